@@ -1,0 +1,1 @@
+"""The vocabulary of hardware: YAML architectures and the schema that reads them."""
