@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 
 class CompileError(Exception):
     """The graph or an option is wrong; the message says where, what was got and what was wanted."""
@@ -37,6 +39,7 @@ class Infeasible(Exception):
             f"have {shortfall.available} {shortfall.unit}; {shortfall.fix}"
         )
 
+    @override
     def __reduce__(self) -> tuple[type[Infeasible], tuple[Shortfall]]:
         """Survive the trip through a process pool."""
         return (type(self), (self.shortfall,))

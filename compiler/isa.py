@@ -253,7 +253,7 @@ class Memset(Instr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineSelect(Instr):
-    """`dst[p, f] = src[p, f] if base + p*partition_step + f*free_step >= 0 else fill` (f: flat free index)."""
+    """`dst[p, f] = src[p, f] if base + p*partition_step + f*free_step >= 0 else fill`; f is flat."""
 
     dst: Access
     src: Access
