@@ -1,4 +1,4 @@
-"""How a logical tensor lies in DRAM: one axis may be split into blocks, then the axes are ordered."""
+"""How a logical tensor lies in DRAM: axes may be split into blocks, then all axes are ordered."""
 
 from __future__ import annotations
 
@@ -11,42 +11,41 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Axis `block_axis` is padded to a multiple of `block` and split into (outer, inner); then `order`.
+    """Each `(axis, block)` of `splits` pads that axis to whole blocks and splits it in (outer, inner).
 
-    `order` lists the axes after the split, where the split axis `a` became `a` (outer) and `a + 1`
-    (inner), so later axes moved up by one. `block` 0 means no split. An empty order keeps the order.
+    `order` lists the axes after all splits: a split axis `a` became `a` and `a + 1`, so later axes
+    moved up by one for each split before them. An empty order keeps them as they are.
     """
 
-    block_axis: int = 0
-    block: int = 0
+    splits: tuple[tuple[int, int], ...] = ()
     order: tuple[int, ...] = ()
+
+    def _expanded(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        blocks = dict(self.splits)
+        full: list[int] = []
+        for axis, size in enumerate(shape):
+            full += [-(-size // blocks[axis]), blocks[axis]] if axis in blocks else [size]
+        return tuple(full)
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape in memory of a tensor of logical `shape`, padding included."""
-        full = list(shape)
-        if self.block:
-            outer = -(-shape[self.block_axis] // self.block)
-            full[self.block_axis : self.block_axis + 1] = [outer, self.block]
-        return tuple(full[i] for i in self.order) if self.order else tuple(full)
+        full = self._expanded(shape)
+        return tuple(full[i] for i in self.order) if self.order else full
 
     def stored_elements(self, shape: tuple[int, ...]) -> int:
         """Elements in memory, padding included."""
         count = 1
-        for size in self.stored_shape(shape):
+        for size in self._expanded(shape):
             count *= size
         return count
 
     def pack(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The flat memory image of a logical array; padding is zero."""
-        if self.block:
-            size = array.shape[self.block_axis]
-            pad = -size % self.block
-            if pad:
-                width = [(0, 0)] * array.ndim
-                width[self.block_axis] = (0, pad)
-                array = np.pad(array, width)
-            axis, shape = self.block_axis, array.shape
-            array = array.reshape(*shape[:axis], shape[axis] // self.block, self.block, *shape[axis + 1 :])
+        shape = array.shape
+        pads = [(0, 0)] * array.ndim
+        for axis, block in self.splits:
+            pads[axis] = (0, -shape[axis] % block)
+        array = np.pad(array, pads).reshape(self._expanded(shape))
         if self.order:
             array = array.transpose(self.order)
         return np.ascontiguousarray(array).reshape(-1)
@@ -56,18 +55,24 @@ class Layout:
         array = flat.reshape(self.stored_shape(shape))
         if self.order:
             array = array.transpose(tuple(int(i) for i in np.argsort(self.order)))
-        if self.block:
-            axis = self.block_axis
-            merged = array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
-            array = merged.take(range(shape[axis]), axis=axis)
-        return array
+        blocks = dict(self.splits)
+        padded = tuple(-(-size // blocks.get(a, 1)) * blocks.get(a, 1) for a, size in enumerate(shape))
+        return array.reshape(padded)[tuple(slice(0, size) for size in shape)]
 
 
-def feature_blocked(partitions: int) -> Layout:
-    """[tokens, features] stored as [partition, feature block, tokens]: features on partitions."""
-    return Layout(block_axis=1, block=partitions, order=(2, 1, 0))
+ROW_MAJOR = Layout()
 
 
-def channel_blocked(partitions: int) -> Layout:
-    """[n, c, h, w] stored as [partition, channel block, n, h, w]: channels on partitions."""
-    return Layout(block_axis=1, block=partitions, order=(2, 1, 0, 3, 4))
+def feature_blocked(block: int) -> Layout:
+    """[tokens, features] stored as [feature in block, block, tokens]: features on partitions."""
+    return Layout(((1, block),), (2, 1, 0))
+
+
+def channel_blocked(block: int) -> Layout:
+    """[n, c, h, w] stored as [channel in block, block, n, h, w]: channels on partitions."""
+    return Layout(((1, block),), (2, 1, 0, 3, 4))
+
+
+def weight_blocked(rows: int, cols: int) -> Layout:
+    """[k, n] stored as [n block, k in block, k block, n in block]: one column block, one transfer."""
+    return Layout(((0, rows), (1, cols)), (2, 1, 0, 3))
