@@ -1,1 +1,58 @@
-""""""
+"""The ops a graph may hold, by kind."""
+
+from __future__ import annotations
+
+from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
+from compiler.ops.base import Op
+from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
+from compiler.ops.elementwise import Binary, Unary
+from compiler.ops.matmul import Linear
+from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
+from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
+
+OPS: dict[str, type[Op]] = {
+    op.kind: op
+    for op in (
+        Linear,
+        RmsNorm,
+        LayerNorm,
+        Softmax,
+        Reduce,
+        Unary,
+        Binary,
+        Attention,
+        DecodeAttention,
+        KvWrite,
+        Rope,
+        Conv2d,
+        Pool2d,
+        GlobalAvgPool,
+        Embedding,
+        AssembleTokens,
+        TakeRows,
+        Transpose2d,
+    )
+}
+
+__all__ = [
+    "OPS",
+    "AssembleTokens",
+    "Attention",
+    "Binary",
+    "Conv2d",
+    "DecodeAttention",
+    "Embedding",
+    "GlobalAvgPool",
+    "KvWrite",
+    "LayerNorm",
+    "Linear",
+    "Op",
+    "Pool2d",
+    "Reduce",
+    "RmsNorm",
+    "Rope",
+    "Softmax",
+    "TakeRows",
+    "Transpose2d",
+    "Unary",
+]

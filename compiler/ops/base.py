@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from compiler.errors import CompileError
 from compiler.ir.graph import TensorType
 
 Array = npt.NDArray[Any]
@@ -19,6 +20,11 @@ class Op(abc.ABC):
     """An operation on tensors. Subclasses are frozen dataclasses; their fields are the attributes."""
 
     kind: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def roles(self) -> tuple[str, ...]:
+        """Names of the operands in order, e.g. `("x", "w", "gain")`."""
 
     @abc.abstractmethod
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
@@ -35,6 +41,29 @@ class Op(abc.ABC):
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """FLOPs: 2 per MAC, or one per output element per elementary function."""
         return 2 * self.macs(ins) or sum(out.elements for out in self.infer(ins))
+
+    def expect_operands(self, ins: tuple[TensorType, ...]) -> None:
+        """Raise CompileError unless there is one operand for each role."""
+        if len(ins) != len(self.roles):
+            raise CompileError(
+                f"{self.kind}: got {len(ins)} operands, want {len(self.roles)}: {', '.join(self.roles)}"
+            )
+
+    def expect(self, role: str, got: TensorType, shape: tuple[int, ...], dtype: str) -> None:
+        """Raise CompileError unless the operand `role` has this shape and dtype."""
+        if got.shape != shape:
+            raise CompileError(f"{self.kind}: {role}: got shape {list(got.shape)}, want {list(shape)}")
+        if got.dtype != dtype:
+            raise CompileError(f"{self.kind}: {role}: got dtype {got.dtype}, want {dtype}")
+
+    def expect_rank(self, role: str, got: TensorType, axes: str) -> None:
+        """Raise CompileError unless the operand has the axes listed in `axes`, e.g. "n c h w"."""
+        if len(got.shape) != len(axes.split()):
+            raise CompileError(f"{self.kind}: {role}: got shape {list(got.shape)}, want axes [{axes}]")
+
+    def reject(self, problem: str) -> CompileError:
+        """The error that says what is wrong with this op."""
+        return CompileError(f"{self.kind}: {problem}")
 
 
 def f32(x: Array) -> Array:

@@ -1,0 +1,147 @@
+"""The oracle: run a Graph in numpy, op by op, as its ops' references say."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import CompileError
+from compiler.ir.dtype import numpy_dtype
+from compiler.ir.graph import Graph, Node, Repeat, Value
+from compiler.ops.attention import Rope
+from compiler.ops.move import Embedding
+
+Array = npt.NDArray[Any]
+FED_KINDS = ("input", "weight", "table", "state")
+
+
+def run_graph(graph: Graph, feeds: Mapping[str, Array], *, round_storage: bool = True) -> dict[str, Array]:
+    """Outputs and final states of `graph`, each in the numpy type of its dtype.
+
+    `feeds` holds every input, weight, table and state (stacked values with a leading copies axis) and
+    is left as it is. With `round_storage` each op's result is rounded to its dtype, as storing it
+    does; without, everything is float32 from feeds to results.
+    """
+    run = _Run(graph, feeds, round_storage)
+    for node in graph.nodes:
+        if isinstance(node, Repeat):
+            run.repeat(node)
+        else:
+            run.node(node)
+    states = [value.name for value in graph.values if value.kind == "state"]
+    return {name: run.result(name) for name in dict.fromkeys((*graph.outputs, *states))}
+
+
+class _Run:
+    """The arrays of one execution, by value name; float32, or int32 for indices."""
+
+    def __init__(self, graph: Graph, feeds: Mapping[str, Array], round_storage: bool) -> None:
+        self.values = graph.value_map()
+        self.round_storage = round_storage
+        self.env: dict[str, Array] = {}
+        for value in graph.values:
+            if value.kind in FED_KINDS:
+                self.env[value.name] = self._stored(value, _fed(value, feeds)).copy()
+
+    def _stored(self, value: Value, array: Array) -> Array:
+        """`array` after it was stored in the value's dtype."""
+        if value.type.dtype == "int32":
+            return np.asarray(array, dtype=np.int32)
+        array = np.asarray(array, dtype=np.float32)
+        if not self.round_storage:
+            return array
+        return array.astype(numpy_dtype(value.type.dtype)).astype(np.float32)
+
+    def node(self, node: Node, copy: int = 0) -> None:
+        """Run one node; stacked operands are those of iteration `copy`."""
+        ins = [self.env[n][copy] if self.values[n].stacked else self.env[n] for n in node.inputs]
+        for name, array in zip(node.outputs, node.op.reference(*ins), strict=True):
+            value = self.values[name]
+            if value.stacked:
+                self.env[name][copy] = self._stored(value, array)
+            else:
+                self.env[name] = self._stored(value, array)
+
+    def repeat(self, region: Repeat) -> None:
+        """Run a region, handing the carried values on."""
+        carried = {carry.inner: self.env[carry.init] for carry in region.carries}
+        for copy in range(region.count):
+            self.env.update(carried)
+            for node in region.nodes:
+                self.node(node, copy)
+            carried = {carry.inner: self.env[carry.final] for carry in region.carries}
+        self.env.update({carry.result: carried[carry.inner] for carry in region.carries})
+
+    def result(self, name: str) -> Array:
+        """The array of a value, in its numpy type if stored so."""
+        dtype = numpy_dtype(self.values[name].type.dtype) if self.round_storage else np.float32
+        return self.env[name].astype(dtype)
+
+
+def _fed(value: Value, feeds: Mapping[str, Array]) -> Array:
+    """The array fed for `value`, checked."""
+    if value.name not in feeds:
+        raise CompileError(f"feeds: no array for the {value.kind} {value.name!r}")
+    array = feeds[value.name]
+    want = full_shape(value)
+    if array.shape != want:
+        raise CompileError(f"feeds: {value.name}: got shape {list(array.shape)}, want {list(want)}")
+    return array
+
+
+def full_shape(value: Value) -> tuple[int, ...]:
+    """Shape of a value with all its copies."""
+    return (value.stacked, *value.type.shape) if value.stacked else value.type.shape
+
+
+def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """An array in the numpy type of each input, weight, table and state, the same for the same seed.
+
+    Magnitudes keep activations near 1: weights are divided by the root of their fan-in, vectors that
+    multiply lie around 1, indices lie in the table they index, rotary tables are exact. States are
+    random too, so that what a phase must not touch can be seen untouched.
+    """
+    exact: dict[str, Array] = {}
+    indexed: dict[str, int] = {}
+    gains: set[str] = set()
+    types = graph.value_map()
+    for node, _ in graph.walk():
+        if isinstance(node.op, Rope):
+            exact.update(zip(node.inputs[1:], node.op.tables(), strict=True))
+        if isinstance(node.op, Embedding):
+            rows = types[node.inputs[1]].type.shape[0]
+            indexed[node.inputs[0]] = min(rows, indexed.get(node.inputs[0], rows))
+        gains.update(n for n, role in zip(node.inputs, node.op.roles, strict=True) if role == "gain")
+    feeds: dict[str, Array] = {}
+    for value in graph.values:
+        if value.kind not in FED_KINDS:
+            continue
+        # One stream a name: adding a value to a graph leaves the others' numbers alone.
+        rng = np.random.default_rng([seed, zlib.crc32(value.name.encode())])
+        shape = full_shape(value)
+        if value.name in exact:
+            array = exact[value.name]
+        elif value.type.dtype == "int32":
+            array = rng.integers(0, indexed.get(value.name, 2), size=shape)
+        elif value.name in gains:
+            array = 1.0 + 0.1 * rng.standard_normal(shape)
+        else:
+            array = rng.standard_normal(shape) * _scale(value)
+        feeds[value.name] = array.astype(numpy_dtype(value.type.dtype))
+    return feeds
+
+
+def _scale(value: Value) -> float:
+    """Standard deviation of a random array: 1, or 1/sqrt(fan-in) for weights, 0.1 for vectors."""
+    shape = value.type.shape
+    if value.kind != "weight":
+        return 1.0
+    if len(shape) == 1:
+        return 0.1
+    fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+    return 1.0 / math.sqrt(fan_in)
