@@ -73,6 +73,7 @@ class MemoryRecord(TypedDict):
 
     kind: str
     capacity_bytes: int
+    bandwidth_bytes_per_s: int | None
     peak_bytes: int
     by_tensor: list[tuple[str, int]]
 
@@ -103,11 +104,16 @@ class OpRecord(TypedDict):
 
 @with_config(_CLOSED)
 class ArrayRecord(TypedDict):
-    """What the multiply-accumulate cells did, in MACs."""
+    """The matrix engine, and what its cells did, in MACs; null without a program."""
 
-    model_macs: int  # of the program, for the model
-    other_macs: int  # array work the model does not ask for: transposes, ones-reductions
-    padded_macs: int  # cells that idled beside a tile smaller than the array
+    rows: int
+    cols: int
+    units: int
+    dtype: str  # operand type that `peak_flops_per_s` and mfu refer to
+    peak_flops_per_s: int
+    model_macs: int | None  # of the program, for the model
+    other_macs: int | None  # array work the model does not ask for: transposes, ones-reductions
+    padded_macs: int | None  # cells that idled beside a tile smaller than the array
 
 
 @with_config(_CLOSED)
