@@ -6,28 +6,95 @@ engine they stand in). Everything is frozen; `ArchSpec` is the only type other p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    model_validator,
+)
 
+from arch_configs.rules import Outline, Problem, RuleError, outline_problems
 from arch_configs.units import Bytes, BytesPerSecond, Hertz, Picoseconds
 
+MAX_COUNT = 1 << 20  # assumed; no array side, lane or queue count comes near
+MAX_SIDE = 1 << 16  # assumed; the largest arrays built are 256 a side
+MAX_CLOCK = 10**12  # one cycle is at least the 1 ps that time is counted in
+MAX_RATIO = 1 << 16  # assumed
+MIN_BANK_BYTES = 4  # one fp32 accumulator
 
-def _fraction(value: object) -> Fraction:
+
+def _whole(limit: int) -> Callable[[object], int]:
+    """A check for a positive whole number up to `limit`; `true` and text are not numbers here."""
+
+    def check(value: object) -> int:
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, int) or not 1 <= whole <= limit:
+            raise ValueError(f"got {value!r}, want a whole number from 1 to {limit}")
+        return whole
+
+    return check
+
+
+def _ratio(value: object) -> Fraction:
     """A positive exact ratio: ``0.25``, ``2`` or ``"1/3"``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str, Fraction)):
-        raise ValueError(f"got {value!r}, want a positive number")
+    problem = ValueError(f"got {value!r}, want a number or ratio such as 2, 0.5 or 1/3, up to {MAX_RATIO}")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, Fraction)) or len(str(value)) > 40:
+        raise problem
     try:
         ratio = Fraction(str(value))
     except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"got {value!r}, want a positive number") from error
-    if ratio <= 0:
-        raise ValueError(f"got {value!r}, want a positive number")
+        raise problem from error
+    if not Fraction(1, MAX_RATIO) <= ratio <= MAX_RATIO:
+        raise problem
     return ratio
 
 
-Ratio = Annotated[Fraction, BeforeValidator(_fraction)]
+def _share(value: Fraction) -> Fraction:
+    if value > 1:
+        raise ValueError(f"got {value}, want a share of at most 1")
+    return value
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("got 0, want more than 0")
+    return value
+
+
+def _clock(value: int) -> int:
+    if not 1 <= value <= MAX_CLOCK:
+        raise ValueError(f"got {value} Hz, want a frequency from 1 Hz to 1000 GHz")
+    return value
+
+
+Count = Annotated[
+    int,
+    BeforeValidator(_whole(MAX_COUNT)),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_COUNT}),
+]
+Side = Annotated[
+    int,
+    BeforeValidator(_whole(MAX_SIDE)),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIDE}),
+]
+Ratio = Annotated[
+    Fraction,
+    BeforeValidator(_ratio),
+    PlainSerializer(str),
+    WithJsonSchema({"type": ["number", "string"], "examples": [2, 0.5, "1/3"]}),
+]
+Share = Annotated[Ratio, AfterValidator(_share)]
+Capacity = Annotated[Bytes, AfterValidator(_not_zero)]
+Bandwidth = Annotated[BytesPerSecond, AfterValidator(_not_zero)]
+Clock = Annotated[Hertz, AfterValidator(_clock)]
 DTYPES = ("fp32", "bf16", "fp16", "fp8e4", "fp8e5", "int8", "int32")
 DTypeName = Literal["fp32", "bf16", "fp16", "fp8e4", "fp8e5", "int8", "int32"]
 VectorOp = Literal["copy", "scalar_op", "tensor_op", "reduce", "activate", "memset", "select"]
@@ -42,7 +109,7 @@ class Spec(BaseModel):
 class RampSpec(Spec):
     """A current (dI/dt) limiter: after idling the array starts slow and ramps up."""
 
-    start: Ratio  # share of the full rate right after idling
+    start: Share  # share of the full rate right after idling
     time: Picoseconds  # until the full rate is reached
 
 
@@ -50,16 +117,16 @@ class SystolicSpec(Spec):
     """A matrix engine: `out[m, n] += stationary[k, m] * moving[k, n]`, contraction on partitions."""
 
     kind: Literal["systolic"]
-    rows: PositiveInt  # contraction (k) extent held at once
-    cols: PositiveInt  # stationary free (m) extent held at once
-    units: PositiveInt = 1  # identical arrays fed side by side; the moving columns are split over them
-    clock: Hertz
-    moving_max: PositiveInt = 512  # moving columns one instruction may stream
-    min_interval: PositiveInt = 1  # cycles between two matmul issues, at least
-    weight_load: PositiveInt = 1  # cycles to load a full stationary tile
+    rows: Side  # contraction (k) extent held at once
+    cols: Side  # stationary free (m) extent held at once
+    units: Count = 1  # identical arrays fed side by side; the moving columns are split over them
+    clock: Clock
+    moving_max: Count = 512  # moving columns one instruction may stream
+    min_interval: Count = 1  # cycles between two matmul issues, at least
+    weight_load: Count = 1  # cycles to load a full stationary tile
     background_load: bool = True  # the next stationary tile loads while the present one is used
-    passes: dict[DTypeName, PositiveInt]  # cycles per moving column, per operand dtype
-    latency: PositiveInt = 1  # cycles from the last column issued until the result is visible
+    passes: dict[DTypeName, Count]  # cycles per moving column, per operand dtype
+    latency: Count = 1  # cycles from the last column issued until the result is visible
     ramp: RampSpec | None = None
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -82,13 +149,13 @@ class VectorSpec(Spec):
     """An engine that works on `lanes` partitions at once, element by element along the free axis."""
 
     kind: Literal["vector"]
-    lanes: PositiveInt
-    clock: Hertz
-    overhead: PositiveInt = 1  # fixed cycles of every instruction
-    min_interval: PositiveInt = 1  # cycles an instruction takes beyond the overhead, at least
+    lanes: Side
+    clock: Clock
+    overhead: Count = 1  # fixed cycles of every instruction
+    min_interval: Count = 1  # cycles an instruction takes beyond the overhead, at least
     ops: dict[VectorOp, Annotated[VectorCost, BeforeValidator(_cost)]]
     table_load: Picoseconds = 0  # changing the activation-function table
-    latency: PositiveInt = 1  # cycles from the end of an instruction until others see its signal
+    latency: Count = 1  # cycles from the end of an instruction until others see its signal
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
@@ -100,25 +167,25 @@ class MemorySpec(Spec):
     """One on-chip or off-chip memory, as one core sees it."""
 
     kind: Literal["dram", "scratchpad", "accumulator"]
-    capacity: Bytes
-    bandwidth: BytesPerSecond | None = None  # dram: what one core can draw; on chip: not a limit if absent
-    partitions: PositiveInt | None = None  # on chip; default: the larger side of the array
-    banks: PositiveInt = 1  # accumulator: accumulation groups that may be open at once
+    capacity: Capacity
+    bandwidth: Bandwidth | None = None  # dram: what one core can draw; on chip: not a limit if absent
+    partitions: Count | None = None  # on chip; default: the larger side of the array
+    banks: Count = 1  # accumulator: accumulation groups that may be open at once
     reserved: Bytes = 0  # kept back for the runtime
-    shared_by: PositiveInt = 1  # cores that share this capacity and bandwidth
+    shared_by: Count = 1  # cores that share this capacity and bandwidth
 
 
 class DmaSpec(Spec):
     """The engines that move data between DRAM and the on-chip memories."""
 
-    queues: PositiveInt  # rings that one core may use, each in order
-    engines: PositiveInt  # transfer engines behind the queues
-    engine_bandwidth: BytesPerSecond  # sustained, per engine
-    queue_bandwidth: BytesPerSecond | None = None  # most that one queue can carry; default: all engines
+    queues: Count  # rings that one core may use, each in order
+    engines: Count  # transfer engines behind the queues
+    engine_bandwidth: Bandwidth  # sustained, per engine
+    queue_bandwidth: Bandwidth | None = None  # most that one queue can carry; default: all engines
     issue: Picoseconds = 0  # time a queue is occupied by starting one transfer
     latency: Picoseconds = 0  # from the start of a transfer to its first byte
     completion: Picoseconds = 0  # from the last byte until the waiting engine sees it
-    descriptor_bytes: Bytes = 1  # a contiguous run shorter than this costs as much as this
+    descriptor_bytes: Capacity = 1  # a contiguous run shorter than this costs as much as this
     gather: bool = True  # can gather rows by an index list
 
 
@@ -132,14 +199,14 @@ class ExclusionSpec(Spec):
 class LinkSpec(Spec):
     """A chip-to-chip link, one direction."""
 
-    bandwidth: BytesPerSecond
+    bandwidth: Bandwidth
     latency: Picoseconds = 0
 
 
 class MeshSpec(Spec):
     """How chips are connected; single-core runs do not use it."""
 
-    axes: dict[str, PositiveInt]
+    axes: dict[str, Count]
     topology: Literal["ring", "torus", "switch"] = "torus"
     link: LinkSpec
 
@@ -149,7 +216,7 @@ class ArchSpec(Spec):
 
     name: str
     description: str = ""
-    cores: PositiveInt = 1  # per chip
+    cores: Count = 1  # per chip
     engines: dict[str, EngineSpec]
     memories: dict[str, MemorySpec]
     dma: DmaSpec
@@ -158,30 +225,48 @@ class ArchSpec(Spec):
     launch_overhead: Picoseconds = 0  # host or runtime gap in front of each run
 
     @model_validator(mode="after")
-    def _names_exist(self) -> ArchSpec:
-        """Every memory and engine that is named exists, and the roles the compiler needs are filled."""
-        problems = [
-            f"engines.{name}.{side}: no memory {memory!r}, have {', '.join(self.memories)}"
-            for name, engine in self.engines.items()
-            for side in ("reads", "writes")
-            for memory in getattr(engine, side)
-            if memory not in self.memories
-        ]
-        for rule in self.exclusions:
-            problems += [f"exclusions: no engine {e!r}" for e in rule.engines if e not in self.engines]
-            if rule.memory not in self.memories:
-                problems.append(f"exclusions: no memory {rule.memory!r}")
-        for kind in ("dram", "scratchpad", "accumulator"):
-            found = [n for n, m in self.memories.items() if m.kind == kind]
-            if len(found) != 1:
-                problems.append(f"memories: want exactly one of kind {kind}, got {found or 'none'}")
-        if sum(e.kind == "systolic" for e in self.engines.values()) != 1:
-            problems.append("engines: want exactly one of kind systolic")
-        if not any(e.kind == "vector" for e in self.engines.values()):
-            problems.append("engines: want at least one of kind vector")
+    def _rules_hold(self) -> ArchSpec:
+        """Every name that is used exists, every role is filled, and the numbers fit each other."""
+        problems = outline_problems(self._outline())
+        if not problems:
+            problems = self._misfits()
         if problems:
-            raise ValueError("; ".join(problems))
+            raise RuleError(problems)
         return self
+
+    def _outline(self) -> Outline:
+        return Outline(
+            engines={name: spec.kind for name, spec in self.engines.items()},
+            reads={name: spec.reads for name, spec in self.engines.items()},
+            writes={name: spec.writes for name, spec in self.engines.items()},
+            memories={name: spec.kind for name, spec in self.memories.items()},
+            exclusions=[(rule.engines, rule.memory) for rule in self.exclusions],
+        )
+
+    def _misfits(self) -> list[Problem]:
+        """Numbers that are valid alone but not together."""
+        found: list[Problem] = []
+        for name, spec in self.memories.items():
+            where = ("memories", name)
+            if spec.reserved >= spec.capacity:
+                text = f"got {spec.reserved} B of {spec.capacity} B, want less than the capacity"
+                found.append(((*where, "reserved"), text))
+            elif spec.kind != "dram" and self.bank_bytes(name) < MIN_BANK_BYTES:
+                text = (
+                    f"got {spec.capacity - spec.reserved} B usable for {self.partitions(name)} partitions "
+                    f"x {spec.banks} banks, want at least {MIN_BANK_BYTES} B in each"
+                )
+                found.append(((*where, "capacity"), text))
+            if spec.kind == "dram" and spec.partitions is not None:
+                found.append(((*where, "partitions"), "got a value, want none: DRAM has no partitions"))
+            if spec.kind != "accumulator" and spec.banks != 1:
+                found.append(((*where, "banks"), f"got {spec.banks}, want banks on the accumulator only"))
+        for side, memory in (("rows", self.scratchpad), ("cols", self.accumulator)):
+            size, partitions = getattr(self.array, side), self.partitions(memory)
+            if size > partitions:
+                text = f"got {size}, want at most the {partitions} partitions of {memory}"
+                found.append((("engines", self.tensor, side), text))
+        return found
 
     def memory_of_kind(self, kind: str) -> str:
         """Name of the one memory of `kind`."""
