@@ -1,1 +1,90 @@
-""""""
+"""What runs on the machine: named models and micro-workloads, and model files, as Graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import resources
+from pathlib import Path
+
+from compiler.ir.graph import Graph
+from workloads.errors import WorkloadError, nearest
+from workloads.importers.hf_config import load_config, read_config
+from workloads.micro import MICRO
+from workloads.request import Workload, canonical, read_request
+
+# Each is a file of hyper-parameters in Hugging Face form, workloads/configs/<name>.json.
+MODELS = (
+    "llama2-7b", "llama3-8b", "llama3-70b", "llama3-405b", "mistral-7b", "qwen3-8b", "llama-tiny",
+    "vit-b16", "vit-l16", "vit-tiny", "bert-base", "bert-large", "bert-tiny", "resnet50", "resnet-tiny",
+)  # fmt: skip
+
+
+UNREAD_SUFFIXES = (".mlir", ".onnx", ".pt2", ".py", ".gguf", ".safetensors")
+
+
+@cache
+def _model(name: str) -> Workload:
+    config = resources.files(__name__) / "configs" / f"{name}.json"
+    return read_config(name, config.read_text(encoding="utf-8"))
+
+
+def _micro(workload: Workload) -> Workload:
+    return workload
+
+
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    **{name: partial(_model, name) for name in MODELS},
+    **{workload.name: partial(_micro, workload) for workload in MICRO},
+}
+
+
+def list_workloads() -> tuple[str, ...]:
+    """Names that `build` knows, models first."""
+    return tuple(WORKLOADS)
+
+
+def describe(name: str) -> str:
+    """What a workload (a name or a `config.json` path) is, its phases, and their keys with defaults."""
+    return _find(name).describe()
+
+
+def build(text: str) -> Graph:
+    """The graph of `name[:phase][,key=value...]`, `name:key=value,...`, or `path/config.json[:...]`.
+
+    Its name is the same text with every key written out. Raises WorkloadError with all problems found.
+    """
+    name, rest = _split(text)
+    workload = _find(name)
+    items = [item.strip() for item in rest.split(",") if item.strip()]
+    request, problems = read_request(workload, items)
+    if problems or request is None:
+        raise WorkloadError("\n".join(f"{name}: {problem}" for problem in problems))
+    return request.graph(canonical(workload.name, request))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Name or path, and the text of phase and keys."""
+    head, json_suffix, rest = text.partition(".json")
+    if json_suffix and (not rest or rest[0] in ":,"):
+        return head + json_suffix, rest[1:]
+    for i, char in enumerate(text):
+        if char in ":,":
+            return text[:i].strip(), text[i + 1 :]
+    return text.strip(), ""
+
+
+def _find(name: str) -> Workload:
+    if name in WORKLOADS:
+        return WORKLOADS[name]()
+    if name.endswith(".json"):
+        return load_config(Path(name))
+    if name.endswith(UNREAD_SUFFIXES):
+        raise WorkloadError(f"{name}: files of this kind cannot be read yet; give a Hugging Face config.json")
+    raise WorkloadError(
+        f"workload: got {name!r}{nearest(name, WORKLOADS)}; "
+        f"want a config.json or one of: {', '.join(WORKLOADS)}"
+    )
+
+
+__all__ = ["WORKLOADS", "Workload", "WorkloadError", "build", "describe", "list_workloads"]

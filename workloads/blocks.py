@@ -1,0 +1,130 @@
+"""The pieces models are made of, and the builder that writes them down as a Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compiler.ir.graph import Carry, Graph, Node, Repeat, TensorType, Value
+from compiler.ops import Attention, Binary, LayerNorm, Linear, Op, RmsNorm, Unary
+
+
+class GraphBuilder:
+    """Collects values and nodes; every method that makes a value returns its name.
+
+    Inside `repeat`, names get the region's name as prefix and weights and states one copy a layer.
+    """
+
+    def __init__(self, name: str, dtype: str) -> None:
+        """Start an empty graph whose tensors are of `dtype` unless said otherwise."""
+        self.name = name
+        self.dtype = dtype
+        self._values: dict[str, Value] = {}
+        self._nodes: list[Node | Repeat] = []
+        self._region: list[Node] | None = None
+        self._prefix = ""
+        self._copies = 0
+
+    def _add(self, name: str, kind: str, shape: tuple[int, ...], dtype: str | None, stacked: int) -> str:
+        full = self._prefix + name
+        assert full not in self._values, f"{self.name}: value {full!r} made twice"
+        self._values[full] = Value(full, TensorType(shape, dtype or self.dtype), kind, stacked)
+        return full
+
+    def input(self, name: str, *shape: int, dtype: str | None = None) -> str:
+        """A value given in each run."""
+        return self._add(name, "input", shape, dtype, 0)
+
+    def weight(self, name: str, *shape: int) -> str:
+        """A parameter; one copy a layer inside a region."""
+        return self._add(name, "weight", shape, None, self._copies)
+
+    def table(self, name: str, *shape: int) -> str:
+        """A constant that is not a parameter, such as rotary tables."""
+        return self._add(name, "table", shape, None, 0)
+
+    def state(self, name: str, *shape: int) -> str:
+        """A value kept between runs; one copy a layer inside a region."""
+        return self._add(name, "state", shape, None, self._copies)
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value."""
+        return self._values[name].type
+
+    def op(self, name: str, op: Op, *inputs: str) -> str:
+        """Apply `op`; the result is called like the node."""
+        (out,) = op.infer(tuple(self._values[i].type for i in inputs))
+        result = self._add(name, "activation", out.shape, out.dtype, 0)
+        self._append(Node(result, op, inputs, (result,)))
+        return result
+
+    def update(self, name: str, op: Op, state: str, *inputs: str) -> None:
+        """Apply `op`, which rewrites its first operand `state` in place."""
+        op.infer(tuple(self._values[i].type for i in (state, *inputs)))
+        self._append(Node(self._prefix + name, op, (state, *inputs), (state,)))
+
+    def _append(self, node: Node) -> None:
+        (self._nodes if self._region is None else self._region).append(node)
+
+    def repeat(self, name: str, count: int, x: str, body: Callable[[str], str]) -> str:
+        """`count` applications of `body`, each with its own weights, as one region."""
+        assert self._region is None, f"{self.name}: regions do not nest"
+        kind = self.type(x)
+        result = self._add(f"{name}.out", "activation", kind.shape, kind.dtype, 0)
+        self._region, self._prefix, self._copies = [], f"{name}.", count
+        inner = self._add("in", "activation", kind.shape, kind.dtype, 0)
+        final = body(inner)
+        region = Repeat(name, count, tuple(self._region), (Carry(x, inner, final, result),))
+        self._region, self._prefix, self._copies = None, "", 0
+        self._nodes.append(region)
+        return result
+
+    def build(self, outputs: tuple[str, ...], meta: dict[str, int | float | str]) -> Graph:
+        """The finished graph."""
+        return Graph(
+            self.name, tuple(self._values.values()), tuple(self._nodes), outputs, tuple(meta.items())
+        )
+
+
+def linear(b: GraphBuilder, name: str, x: str, features: int, *, bias: bool = False) -> str:
+    """`x @ w`, plus a bias if asked."""
+    weight = b.weight(f"{name}.weight", b.type(x).shape[1], features)
+    if not bias:
+        return b.op(name, Linear(), x, weight)
+    product = b.op(f"{name}.matmul", Linear(), x, weight)
+    return b.op(name, Binary("add"), product, b.weight(f"{name}.bias", features))
+
+
+def rms_norm(b: GraphBuilder, name: str, x: str, eps: float, *, heads: int = 1) -> str:
+    """RmsNorm with its gain; over each of `heads` parts of a row."""
+    gain = b.weight(f"{name}.gain", b.type(x).shape[1] // heads)
+    return b.op(name, RmsNorm(eps, heads), x, gain)
+
+
+def layer_norm(b: GraphBuilder, name: str, x: str, eps: float) -> str:
+    """LayerNorm with its gain and shift."""
+    features = b.type(x).shape[1]
+    return b.op(
+        name, LayerNorm(eps), x, b.weight(f"{name}.gain", features), b.weight(f"{name}.beta", features)
+    )
+
+
+def gated_mlp(b: GraphBuilder, x: str, hidden: int, activation: str, *, bias: bool = False) -> str:
+    """`(act(x @ gate) * (x @ up)) @ down`."""
+    gate = b.op("act", Unary(activation), linear(b, "gate", x, hidden, bias=bias))
+    product = b.op("gated", Binary("mul"), gate, linear(b, "up", x, hidden, bias=bias))
+    return linear(b, "down", product, b.type(x).shape[1], bias=bias)
+
+
+def mlp(b: GraphBuilder, x: str, hidden: int, activation: str) -> str:
+    """`act(x @ fc1 + b1) @ fc2 + b2`."""
+    inner = b.op("act", Unary(activation), linear(b, "fc1", x, hidden, bias=True))
+    return linear(b, "fc2", inner, b.type(x).shape[1], bias=True)
+
+
+def encoder_attention(b: GraphBuilder, x: str, batch: int, heads: int, *, qkv_bias: bool = True) -> str:
+    """Bidirectional self-attention with output projection."""
+    width = b.type(x).shape[1]
+    head_dim = width // heads
+    q, k, v = (linear(b, name, x, width, bias=qkv_bias) for name in ("q", "k", "v"))
+    attention = Attention(batch, heads, heads, head_dim, causal=False, scale=head_dim**-0.5)
+    return linear(b, "o", b.op("attention", attention, q, k, v), width, bias=True)

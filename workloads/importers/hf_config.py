@@ -1,0 +1,243 @@
+"""Hugging Face `config.json` -> Workload: the model's shape is all that timing needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from workloads import bert, llama, resnet, vit
+from workloads.errors import WorkloadError, nearest
+from workloads.request import Request, Workload
+
+# How transformers calls an activation -> how we do (compiler/ops/elementwise.py). Its "gelu" is exact.
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "tanh": "tanh",
+}
+
+
+class _Config:
+    """Typed look-ups in a config; problems are collected, so that all are told at once."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self.fields = fields
+        self.problems: list[str] = []
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """A whole number of 1 or more; a missing or null one is `default`."""
+        value = self.fields.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+            return value
+        self.problems.append(f"{name}: got {self._got(name)}, want a whole number, 1 or more")
+        return 1
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers of 1 or more."""
+        value = self.fields.get(name)
+        if isinstance(value, list) and value and all(type(v) is int and v >= 1 for v in value):
+            return tuple(value)
+        self.problems.append(f"{name}: got {self._got(name)}, want a list of whole numbers, 1 or more")
+        return ()
+
+    def number(self, name: str, default: float) -> float:
+        """A positive number."""
+        value = self.fields.get(name, default)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+            return float(value)
+        self.problems.append(f"{name}: got {self._got(name)}, want a number above 0")
+        return default
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.fields.get(name, default)
+        if isinstance(value, bool):
+            return value
+        self.problems.append(f"{name}: got {self._got(name)}, want true or false")
+        return default
+
+    def activation(self, name: str, default: str) -> str:
+        """An activation function, by our name."""
+        value = str(self.fields.get(name, default))
+        if value not in ACTIVATIONS:
+            self.problems.append(f"{name}: got {value!r}, want one of: {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS.get(value, "relu")
+
+    def labels(self) -> int:
+        """Number of classes; transformers' default is 2."""
+        named = self.fields.get("id2label")
+        return self.integer("num_labels", len(named) if isinstance(named, dict) and named else 2)
+
+    def divides(self, part: str, count: int, whole: str, size: int) -> None:
+        """Note a problem unless `count` divides `size`."""
+        if size % count:
+            self.problems.append(f"{part}: got {count}, want a divisor of {whole}={size}")
+
+    def _got(self, name: str) -> str:
+        return repr(self.fields[name]) if name in self.fields else "nothing"
+
+
+def _llama(config: _Config) -> tuple[Request, ...]:
+    family = str(config.fields["model_type"])
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    layers = config.integer("num_hidden_layers")
+    kv_heads = config.integer("num_key_value_heads", heads)
+    config.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    if config.fields.get("head_dim") is None:
+        config.divides("num_attention_heads", heads, "hidden_size", hidden)
+    qkv_bias = config.flag("attention_bias", default=family == "qwen2")
+    model = llama.LlamaModel(
+        hidden=hidden,
+        intermediate=config.integer("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=config.integer("head_dim", max(1, hidden // heads)),
+        vocab=config.integer("vocab_size"),
+        activation=config.activation("hidden_act", "silu"),
+        eps=config.number("rms_norm_eps", 1e-6),
+        rope_base=_rope_base(config),
+        qkv_bias=qkv_bias,
+        out_bias=qkv_bias and family != "qwen2",  # qwen2: biases on q, k and v only
+        mlp_bias=config.flag("mlp_bias"),
+        qk_norm=family == "qwen3",
+        tied=config.flag("tie_word_embeddings"),
+        window=_window(config, family),
+    )
+    if model.head_dim % 2:
+        config.problems.append(f"head_dim: got {model.head_dim}, want an even number")
+    return llama.Prefill(model, layers), llama.Decode(model, layers)
+
+
+def _rope_base(config: _Config) -> float:
+    """`rope_theta`, or where transformers 5 keeps it. Long-context scaling costs nothing: left out."""
+    nested = config.fields.get("rope_parameters")
+    if isinstance(nested, dict) and "rope_theta" in nested:
+        return _Config(nested).number("rope_theta", 10000.0)
+    return config.number("rope_theta", 10000.0)
+
+
+def _window(config: _Config, family: str) -> int:
+    """Sliding-window length, 0 for none; qwen keeps a number there that it does not use."""
+    if config.fields.get("sliding_window") is None:
+        return 0
+    if family.startswith("qwen") and not config.flag("use_sliding_window"):
+        return 0
+    return config.integer("sliding_window", 0)
+
+
+def _vit(config: _Config) -> tuple[Request, ...]:
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    layers, image = config.integer("num_hidden_layers"), config.integer("image_size", 224)
+    patch = config.integer("patch_size", 16)
+    config.divides("num_attention_heads", heads, "hidden_size", hidden)
+    config.divides("patch_size", patch, "image_size", image)
+    model = vit.VitModel(
+        hidden=hidden,
+        intermediate=config.integer("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        patch=patch,
+        image=image,
+        channels=config.integer("num_channels", 3),
+        labels=config.labels(),
+        activation=config.activation("hidden_act", "gelu"),
+        eps=config.number("layer_norm_eps", 1e-12),
+        qkv_bias=config.flag("qkv_bias", default=True),
+    )
+    return (vit.Forward(model, layers, image=image),)
+
+
+def _bert(config: _Config) -> tuple[Request, ...]:
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    layers, positions = config.integer("num_hidden_layers"), config.integer("max_position_embeddings")
+    config.divides("num_attention_heads", heads, "hidden_size", hidden)
+    if config.fields.get("position_embedding_type", "absolute") != "absolute":
+        config.problems.append("position_embedding_type: want 'absolute'")
+    model = bert.BertModel(
+        hidden=hidden,
+        intermediate=config.integer("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        vocab=config.integer("vocab_size"),
+        positions=positions,
+        types=config.integer("type_vocab_size", 2),
+        activation=config.activation("hidden_act", "gelu"),
+        eps=config.number("layer_norm_eps", 1e-12),
+    )
+    return (bert.Forward(model, layers, seq=min(384, positions)),)
+
+
+def _resnet(config: _Config) -> tuple[Request, ...]:
+    widths, depths = config.integers("hidden_sizes"), config.integers("depths")
+    if len(widths) != len(depths):
+        config.problems.append(f"depths: got {len(depths)} stages, want {len(widths)} as in hidden_sizes")
+    block = config.fields.get("layer_type", "bottleneck")
+    if block not in ("bottleneck", "basic"):
+        config.problems.append(f"layer_type: got {block!r}, want 'bottleneck' or 'basic'")
+    if config.flag("downsample_in_bottleneck"):
+        config.problems.append("downsample_in_bottleneck: got true, want false (the stride is in the 3x3)")
+    image = config.integer("image_size", 224)
+    model = resnet.ResnetModel(
+        stem=config.integer("embedding_size", 64),
+        widths=widths,
+        depths=depths,
+        image=image,
+        channels=config.integer("num_channels", 3),
+        labels=config.labels(),
+        reduction=4 if block == "bottleneck" else 0,
+        downsample_first=config.flag("downsample_in_first_stage"),
+        activation=config.activation("hidden_act", "relu"),
+    )
+    return (resnet.Forward(model, image=image),)
+
+
+FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _llama,
+    "qwen3": _llama,
+    "vit": _vit,
+    "bert": _bert,
+    "resnet": _resnet,
+}
+
+
+def read_config(name: str, text: str) -> Workload:
+    """The workload called `name` that the text of a `config.json` describes."""
+    try:
+        fields = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise WorkloadError(f"{name}:{error.lineno}: not JSON: {error.msg}") from error
+    if not isinstance(fields, dict):
+        raise WorkloadError(f"{name}: got a {type(fields).__name__}, want an object")
+    family = fields.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        hint = nearest(family, FAMILIES) if isinstance(family, str) else ""
+        raise WorkloadError(f"{name}: model_type: got {family!r}, want one of: {', '.join(FAMILIES)}{hint}")
+    config = _Config(fields)
+    requests = FAMILIES[family](config)
+    if fields.get("quantization_config") is not None:
+        config.problems.append("quantization_config: not modelled; remove it and choose dtype=...")
+    if config.problems:
+        raise WorkloadError("\n".join(f"{name}: {problem}" for problem in config.problems))
+    return Workload(name, f"{family} model from {name}", requests)
+
+
+def load_config(path: Path) -> Workload:
+    """The workload that the `config.json` at `path` describes, called by its path."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path}: not UTF-8 text") from error
+    return read_config(str(path), text)

@@ -1,0 +1,211 @@
+"""Single operations, for studying one thing at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from typing_extensions import override
+
+from compiler.ir.graph import Graph
+from compiler.ops import (
+    Attention,
+    Binary,
+    Conv2d,
+    DecodeAttention,
+    LayerNorm,
+    Linear,
+    Op,
+    RmsNorm,
+    Softmax,
+    Unary,
+)
+from compiler.ops.elementwise import FUNCTIONS, OPERATIONS
+from workloads.blocks import GraphBuilder
+from workloads.request import FLOATS, NARROW, Request, Workload, key
+
+
+def _finished(b: GraphBuilder, out: str) -> Graph:
+    return b.build((out,), {"unit": "ops", "work": 1})
+
+
+def _gemm(name: str, m: int, n: int, k: int, dtype: str) -> Graph:
+    """x [m, k] times a weight [k, n]; 8-bit operands give a bf16 result."""
+    b = GraphBuilder(name, dtype)
+    op = Linear(out_dtype="bf16" if dtype in NARROW else None)
+    return _finished(b, b.op("y", op, b.input("x", m, k), b.weight("w", k, n)))
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Request):
+    """A matrix times a weight matrix."""
+
+    m: int = key(1024, "rows of the input and the result")
+    n: int = key(1024, "columns of the weight and the result")
+    k: int = key(1024, "columns of the input: the contraction")
+    dtype: str = key("bf16", "type of both operands", choices=FLOATS + NARROW)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        return _gemm(name, self.m, self.n, self.k, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemv(Request):
+    """A vector times a weight matrix."""
+
+    n: int = key(4096, "columns of the weight and the result")
+    k: int = key(4096, "length of the input: the contraction")
+    dtype: str = key("bf16", "type of both operands", choices=FLOATS + NARROW)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        return _gemm(name, 1, self.n, self.k, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Conv(Request):
+    """One convolution; `groups` equal to c and k is depthwise."""
+
+    n: int = key(1, "images")
+    c: int = key(64, "input channels")
+    h: int = key(56, "image height")
+    w: int = key(56, "image width")
+    k: int = key(64, "output channels")
+    r: int = key(3, "filter height")
+    s: int = key(3, "filter width")
+    stride: int = key(1, "step between windows")
+    padding: int = key(1, "zeros around the image", minimum=0)
+    groups: int = key(1, "groups of channels that do not mix")
+    dtype: str = key("bf16", "type of image and filters", choices=FLOATS)
+
+    @override
+    def problems(self) -> list[str]:
+        found = []
+        if self.c % self.groups or self.k % self.groups:
+            found.append(f"groups: got {self.groups}, want a divisor of c={self.c} and k={self.k}")
+        for image, window in (("h", "r"), ("w", "s")):
+            size, kernel = getattr(self, image), getattr(self, window)
+            if kernel > size + 2 * self.padding:
+                most = size + 2 * self.padding
+                found.append(f"{window}: got {kernel}, want at most {most}: {image} with padding")
+        return found
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        x = b.input("x", self.n, self.c, self.h, self.w)
+        w = b.weight("w", self.k, self.c // self.groups, self.r, self.s)
+        return _finished(b, b.op("y", Conv2d(self.stride, self.padding, self.groups), x, w))
+
+
+def _head_problem(heads: int, kv_heads: int) -> list[str]:
+    return [] if heads % kv_heads == 0 else [f"kv_heads: got {kv_heads}, want a divisor of heads={heads}"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAttention(Request):
+    """Attention of whole sequences."""
+
+    phase: ClassVar[str] = "prefill"
+    batch: int = key(1, "sequences")
+    heads: int = key(32, "query heads")
+    kv_heads: int = key(8, "key and value heads")
+    seq: int = key(2048, "tokens of each sequence")
+    head_dim: int = key(128, "features of a head")
+    causal: bool = key(True, "each token sees only itself and those before")
+    dtype: str = key("bf16", "type of q, k and v", choices=FLOATS)
+
+    @override
+    def problems(self) -> list[str]:
+        return _head_problem(self.heads, self.kv_heads)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        rows = self.batch * self.seq
+        q = b.input("q", rows, self.heads * self.head_dim)
+        k, v = (b.input(role, rows, self.kv_heads * self.head_dim) for role in ("k", "v"))
+        scale = self.head_dim**-0.5
+        op = Attention(self.batch, self.heads, self.kv_heads, self.head_dim, causal=self.causal, scale=scale)
+        return _finished(b, b.op("y", op, q, k, v))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheAttention(Request):
+    """Attention of one token a sequence over a KV cache."""
+
+    phase: ClassVar[str] = "decode"
+    batch: int = key(1, "sequences")
+    heads: int = key(32, "query heads")
+    kv_heads: int = key(8, "key and value heads")
+    context: int = key(2048, "tokens in the cache")
+    head_dim: int = key(128, "features of a head")
+    dtype: str = key("bf16", "type of q and the cache", choices=FLOATS)
+
+    @override
+    def problems(self) -> list[str]:
+        return _head_problem(self.heads, self.kv_heads)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        q = b.input("q", self.batch, self.heads * self.head_dim)
+        k = b.state("k_cache", self.batch, self.kv_heads, self.head_dim, self.context)
+        v = b.state("v_cache", self.batch, self.kv_heads, self.context, self.head_dim)
+        op = DecodeAttention(
+            self.batch, self.heads, self.kv_heads, self.head_dim, self.head_dim**-0.5, self.context
+        )
+        return _finished(b, b.op("y", op, q, k, v))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Request):
+    """An operation on the rows of a matrix; `form` is which."""
+
+    form: str
+    rows: int = key(2048, "rows (tokens)")
+    cols: int = key(4096, "columns (features)")
+    dtype: str = key("bf16", "type of the matrix", choices=FLOATS)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        ops: dict[str, tuple[Op, tuple[str, ...]]] = {
+            "softmax": (Softmax(), ()),
+            "rmsnorm": (RmsNorm(), ("gain",)),
+            "layernorm": (LayerNorm(), ("gain", "beta")),
+        }
+        op, vectors = ops[self.form]
+        x = b.input("x", self.rows, self.cols)
+        return _finished(b, b.op("y", op, x, *(b.weight(v, self.cols) for v in vectors)))
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(Request):
+    """A function of each element, or of each pair of elements of two matrices."""
+
+    rows: int = key(2048, "rows")
+    cols: int = key(4096, "columns")
+    func: str = key("add", "what is computed", choices=(*OPERATIONS, *FUNCTIONS))
+    dtype: str = key("bf16", "type of the matrices", choices=FLOATS)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        x = b.input("x", self.rows, self.cols)
+        if self.func in FUNCTIONS:
+            return _finished(b, b.op("y", Unary(self.func), x))
+        return _finished(b, b.op("y", Binary(self.func), x, b.input("other", self.rows, self.cols)))
+
+
+MICRO = (
+    Workload("gemm", "matrix [m, k] times weight [k, n]", (Gemm(),)),
+    Workload("gemv", "vector [k] times weight [k, n]", (Gemv(),)),
+    Workload("conv", "2-D convolution", (Conv(),)),
+    Workload("attention", "multi-head or grouped-query attention", (PrefillAttention(), CacheAttention())),
+    Workload("softmax", "softmax of each row", (Rows("softmax"),)),
+    Workload("rmsnorm", "RMS norm of each row", (Rows("rmsnorm"),)),
+    Workload("layernorm", "layer norm of each row", (Rows("layernorm"),)),
+    Workload("elementwise", "a function of each element", (Elementwise(),)),
+)
