@@ -82,17 +82,12 @@ def parse_picoseconds(text: object) -> int:
 
 
 def format_quantity(value: int, units: Mapping[str, int]) -> str:
-    """Return `value` exactly, in the largest unit that needs at most three decimals.
-
-    Powers of 1024 are preferred where they divide `value`, so that ``24 MiB`` stays ``24 MiB``.
-    """
+    """Return `value` exactly, in the unit that needs the fewest characters (``24 MiB``, ``410 GB/s``)."""
+    texts = [f"{value} {next(iter(units))}"]
     for unit, scale in sorted(units.items(), key=lambda item: -item[1]):
-        if "i" in unit and value >= scale and value % scale == 0:
-            return f"{value // scale} {unit}"
-    for unit, scale in sorted(units.items(), key=lambda item: -item[1]):
-        if "i" not in unit and value >= scale and (value * 1000) % scale == 0:
-            return f"{Decimal(value * 1000 // scale).scaleb(-3).normalize():f} {unit}"
-    return f"{value} {next(iter(units))}"
+        if value >= scale and (value * 1000) % scale == 0:
+            texts.append(f"{Decimal(value * 1000 // scale).scaleb(-3).normalize():f} {unit}")
+    return min(reversed(texts), key=len)
 
 
 def _quantity_schema(example: str, units: Mapping[str, int]) -> WithJsonSchema:
