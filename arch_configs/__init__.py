@@ -1,7 +1,7 @@
 """The vocabulary of hardware: YAML architectures and the schema that reads them."""
 
 from arch_configs.describe import derived, describe, json_schema, resolve_text
-from arch_configs.load import ArchError, list_archs, load_arch
+from arch_configs.load import ArchError, list_archs, load_arch, load_arch_text
 from arch_configs.spec import ArchSpec
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "json_schema",
     "list_archs",
     "load_arch",
+    "load_arch_text",
     "resolve_text",
 ]

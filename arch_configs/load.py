@@ -50,9 +50,27 @@ def load_arch(source: str, overrides: Mapping[str, str] | None = None) -> ArchSp
     `extends`. Raises: ArchError with every problem found.
     """
     try:
-        tree = _resolve(source)
+        first = _find(source, Path(), source)
+        tree = _resolve(first, _read(first))
     except DocumentError as error:
         raise ArchError(error.problems) from error
+    return _build(tree, overrides)
+
+
+def load_arch_text(text: str, overrides: Mapping[str, str] | None = None, *, label: str = "text") -> ArchSpec:
+    """Read an architecture from YAML text; `label` stands for the file in messages and for `extends`.
+
+    Raises: ArchError with every problem found.
+    """
+    try:
+        tree = _resolve(_File(label, Path(label)), parse(text, label))
+    except DocumentError as error:
+        raise ArchError(error.problems) from error
+    return _build(tree, overrides)
+
+
+def _build(tree: Entry, overrides: Mapping[str, str] | None) -> ArchSpec:
+    """Apply `overrides` and check everything."""
     refused = apply_overrides(tree, overrides or {})
     tree = _without_nulls(tree)
     found: list[Problem] = []
@@ -83,26 +101,36 @@ class _File:
     path: Traversable
 
 
-def _resolve(source: str) -> Entry:
-    """The tree of `source` merged over all that it extends."""
-    layers: list[Entry] = []
-    chain = [_find(source, Path(), source)]
-    while len(layers) < len(chain):
+def _resolve(first: _File, layer: Entry) -> Entry:
+    """The tree of the file `first` with content `layer`, merged over all that it extends."""
+    chain, layers = [first], [layer]
+    while (base := _header(layers[-1])) is not None:
+        chain.append(_base(base, chain))
         layer = _read(chain[-1])
         assert isinstance(layer.value, dict), layer
-        _check_version(layer.value.pop("schema", None))
-        base = layer.value.pop("extends", None)
-        if layers:
-            # An heir is another machine, so what its base is called is not passed on.
-            layer.value.pop("name", None)
-            layer.value.pop("description", None)
+        # An heir is another machine, so what its base is called is not passed on.
+        layer.value.pop("name", None)
+        layer.value.pop("description", None)
         layers.append(layer)
-        if base is not None:
-            chain.append(_base(base, chain))
     tree = layers.pop()
     while layers:
         tree = _merge(tree, layers.pop())
     return tree
+
+
+def _header(layer: Entry) -> Entry | None:
+    """Take out what a file says about itself; return what it extends."""
+    assert isinstance(layer.value, dict), layer
+    version = layer.value.pop("schema", None)
+    if version is not None and version.value != SCHEMA_VERSION:
+        raise DocumentError(
+            [
+                f"{version.mark}: schema: got {version.plain()!r}, want {SCHEMA_VERSION}, the only version "
+                "there is; take the key out, then `dse check` shows what has to change"
+            ]
+        )
+    base = layer.value.pop("extends", None)
+    return None if base is None or base.value is None else base
 
 
 def _find(source: str, folder: Path, where: str) -> _File:
@@ -152,16 +180,6 @@ def _read(file: _File) -> Entry:
     except OSError as error:
         raise DocumentError([f"{file.label}: got {error.strerror}, want a file that can be read"]) from error
     return parse(data, file.label)
-
-
-def _check_version(version: Entry | None) -> None:
-    if version is not None and version.value != SCHEMA_VERSION:
-        raise DocumentError(
-            [
-                f"{version.mark}: schema: got {version.plain()!r}, want {SCHEMA_VERSION}, the only version "
-                "there is; take the key out, then `dse check` shows what has to change"
-            ]
-        )
 
 
 def _merge(base: Entry, over: Entry) -> Entry:
