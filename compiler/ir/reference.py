@@ -102,21 +102,12 @@ def full_shape(value: Value) -> tuple[int, ...]:
 def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
     """An array in the numpy type of each input, weight, table and state, the same for the same seed.
 
-    Magnitudes keep activations near 1: weights are divided by the root of their fan-in, vectors that
-    multiply lie around 1, indices lie in the table they index, rotary tables are exact. States are
-    random too, so that what a phase must not touch can be seen untouched.
+    Magnitudes keep activations near 1: matrices are divided by the root of their fan-in, gains lie
+    around 1, other vectors are small, indices lie in the table they index, rotary tables are exact.
+    States are random too, so that what a phase must not touch can be seen untouched.
     """
-    exact: dict[str, Array] = {}
-    indexed: dict[str, int] = {}
-    gains: set[str] = set()
-    types = graph.value_map()
-    for node, _ in graph.walk():
-        if isinstance(node.op, Rope):
-            exact.update(zip(node.inputs[1:], node.op.tables(), strict=True))
-        if isinstance(node.op, Embedding):
-            rows = types[node.inputs[1]].type.shape[0]
-            indexed[node.inputs[0]] = min(rows, indexed.get(node.inputs[0], rows))
-        gains.update(n for n, role in zip(node.inputs, node.op.roles, strict=True) if role == "gain")
+    rotary = _rotary_tables(graph)
+    rows, roles = _index_bounds(graph), _roles(graph)
     feeds: dict[str, Array] = {}
     for value in graph.values:
         if value.kind not in FED_KINDS:
@@ -124,24 +115,53 @@ def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
         # One stream a name: adding a value to a graph leaves the others' numbers alone.
         rng = np.random.default_rng([seed, zlib.crc32(value.name.encode())])
         shape = full_shape(value)
-        if value.name in exact:
-            array = exact[value.name]
+        if value.name in rotary:
+            array = rotary[value.name]
         elif value.type.dtype == "int32":
-            array = rng.integers(0, indexed.get(value.name, 2), size=shape)
-        elif value.name in gains:
-            array = 1.0 + 0.1 * rng.standard_normal(shape)
+            array = rng.integers(0, rows.get(value.name, 2), size=shape)
         else:
-            array = rng.standard_normal(shape) * _scale(value)
+            mean, deviation = _distribution(value, roles.get(value.name, ""))
+            array = mean + deviation * rng.standard_normal(shape)
         feeds[value.name] = array.astype(numpy_dtype(value.type.dtype))
     return feeds
 
 
-def _scale(value: Value) -> float:
-    """Standard deviation of a random array: 1, or 1/sqrt(fan-in) for weights, 0.1 for vectors."""
+def _rotary_tables(graph: Graph) -> dict[str, Array]:
+    tables: dict[str, Array] = {}
+    for node, _ in graph.walk():
+        if isinstance(node.op, Rope):
+            tables.update(zip(node.inputs[1:], node.op.tables(), strict=True))
+    return tables
+
+
+def _index_bounds(graph: Graph) -> dict[str, int]:
+    """Rows of the smallest table that each index input selects from."""
+    types = graph.value_map()
+    bounds: dict[str, int] = {}
+    for node, _ in graph.walk():
+        if isinstance(node.op, Embedding):
+            ids, table = node.inputs
+            count = types[table].type.shape[0]
+            bounds[ids] = min(count, bounds.get(ids, count))
+    return bounds
+
+
+def _roles(graph: Graph) -> dict[str, str]:
+    """The operand role in which each value is first read."""
+    roles: dict[str, str] = {}
+    for node, _ in graph.walk():
+        for name, role in zip(node.inputs, node.op.roles, strict=True):
+            roles.setdefault(name, role)
+    return roles
+
+
+def _distribution(value: Value, role: str) -> tuple[float, float]:
+    """Mean and standard deviation of a random array in this role."""
+    if role == "gain":
+        return 1.0, 0.1
+    if value.kind != "weight" or role in ("table", "pos", "cls"):
+        return 0.0, 1.0
     shape = value.type.shape
-    if value.kind != "weight":
-        return 1.0
     if len(shape) == 1:
-        return 0.1
-    fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
-    return 1.0 / math.sqrt(fan_in)
+        return 0.0, 0.1
+    return 0.0, 1.0 / math.sqrt(shape[0] if len(shape) == 2 else math.prod(shape[1:]))

@@ -75,7 +75,10 @@ class Linear(Op):
 
     @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """2 per MAC plus one per element of each fused part, so that fusing does not change the count."""
+        """2 per MAC plus one per element of each fused part.
+
+        Fusing keeps the count, except that a norm fused into several layers is computed in each.
+        """
         (t, k), (_, n) = ins[0].shape, ins[1].shape
         fused = self.gated + self.bias + self.residual + (self.activation is not None)
         return 2 * self.macs(ins) + t * n * fused + (t * k if self.norm else 0)
