@@ -85,7 +85,7 @@ def tile_matmul(tiles: int = 6, slots: int = 2, dtype: str = "bf16") -> Program:
         dst=on_chip("x_tile", 16), src=in_dram("x", 16, i * 128),
         waits=(("x_free", 1),), signals=(("x_ready", 1),), op="load",
     )  # fmt: skip
-    weight = Dma(dst=on_chip("w_tile", 8), src=in_dram("w", 8), signals=(("w_ready", 1),), op="load")
+    weight = Dma(dst=on_chip("w_tile", 8), src=in_dram("w", 8), signals=(("w_ready", 1),), op="weight")
     matmul = Matmul(
         dst=on_chip("acc", 16, "fp32"), stationary=on_chip("w_tile", 8), moving=on_chip("x_tile", 16),
         waits=(("x_ready", 1), ("acc_free", 1)), signals=(("x_free", 1), ("acc_ready", 1)), op="matmul",

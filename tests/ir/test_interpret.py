@@ -74,7 +74,7 @@ def test_time_order_shows_a_missing_semaphore() -> None:
 def test_time_order_must_be_complete_and_in_order() -> None:
     program, given = tile_matmul(3), feeds(3)
     order = as_soon_as_possible(program, dict.fromkeys(dict(program.streams), 1))
-    with pytest.raises(VerifyError, match="time-order.*ends before"):
+    with pytest.raises(VerifyError, match=r"time-order.*ends before"):
         run_program(program, ARCH, given, order[:-1])
     with pytest.raises(VerifyError, match=r"time-order.*stream 'dma0': got Dma"):
         run_program(program, ARCH, given, order[1:])
