@@ -41,6 +41,11 @@ class Affine:
 
     __rmul__ = __mul__
 
+    def __floordiv__(self, divisor: int) -> Affine:
+        """Exact quotient; every part must be divisible."""
+        assert all(f % divisor == 0 for f in (self.const, *(f for _, f in self.terms))), (self, divisor)
+        return Affine(self.const // divisor, tuple((n, f // divisor) for n, f in self.terms))
+
     def __sub__(self, other: Affine | int) -> Affine:
         """Difference."""
         return self + (-other if isinstance(other, int) else other * -1)

@@ -1,0 +1,198 @@
+"""Addresses: buffers of one memory that are alive at the same time do not overlap.
+
+Lifetimes are intervals of positions in program order. A buffer that rotates over several slots, or is
+made anew in every iteration while an outer one stays, lives through the whole of its loop; one with a
+single slot lives from its first to its last use at the level of its home loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from arch_configs.spec import ArchSpec
+from compiler.errors import Infeasible, Shortfall
+from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
+from compiler.isa import Buffer, operands
+
+ALIGNMENT = 64  # bytes; assumed: one DMA beat
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """First and last position (inclusive) of program order in which a buffer holds something."""
+
+    first: int
+    last: int
+
+    def overlaps(self, other: Lifetime) -> bool:
+        """Whether both are alive at some position."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """All buffers with addresses, and which of them share bytes."""
+
+    buffers: dict[str, Buffer]
+    overlaps: dict[str, tuple[str, ...]]
+
+
+def lifetimes(graph: TileGraph) -> dict[str, Lifetime]:
+    """The lifetime of every buffer that is used."""
+    spans: dict[str, tuple[int, int]] = {}
+    position = 0
+
+    def visit(loop: TileLoop) -> dict[str, tuple[int, int]]:
+        nonlocal position
+        start = position
+        uses: dict[str, tuple[int, int]] = {}
+        for child in loop.body:
+            if isinstance(child, TileInstr):
+                position += 1
+                found = {access.buffer: (position, position) for _, access in operands(child.instr)}
+            else:
+                begin = position + 1
+                found = dict.fromkeys(visit(child), (begin, position))
+            for name, (lo, hi) in found.items():
+                old = uses.get(name, (lo, hi))
+                uses[name] = (min(old[0], lo), max(old[1], hi))
+        for name, use in uses.items():
+            buffer = graph.buffers[name]
+            if buffer.home is loop:
+                whole = loop.count > 1 and buffer.slots > 1
+                spans[name] = (start + 1, position) if whole else use
+        return uses
+
+    visit(graph.root)
+    return {name: Lifetime(*span) for name, span in spans.items()}
+
+
+def allocate(graph: TileGraph, arch: ArchSpec) -> Placement:
+    """Place every buffer; raise Infeasible with the largest terms if a memory overflows."""
+    alive = lifetimes(graph)
+    by_memory: dict[str, list[TileBuffer]] = defaultdict(list)
+    for name in graph.buffers:
+        if name in alive:
+            by_memory[graph.buffers[name].memory].append(graph.buffers[name])
+    placed: dict[str, Buffer] = {}
+    overlaps: dict[str, list[str]] = {name: [name] for name in graph.buffers}
+    for memory, buffers in by_memory.items():
+        if memory == arch.dram:
+            _place_dram(buffers, arch, placed)
+            continue
+        _place_on_chip(memory, buffers, alive, arch, placed)
+        _find_overlaps([placed[b.name] for b in buffers], overlaps)
+    return Placement(placed, {name: tuple(others) for name, others in overlaps.items()})
+
+
+def _place_dram(buffers: list[TileBuffer], arch: ArchSpec, placed: dict[str, Buffer]) -> None:
+    """One behind the other."""
+    address = 0
+    for b in buffers:
+        placed[b.name] = _buffer(b, address, b.slot_bytes)
+        address = _round_up(address + b.slot_bytes * b.slots, ALIGNMENT)
+    spec = arch.memories[arch.dram]
+    available = spec.capacity - spec.reserved
+    if address > available:
+        raise Infeasible(
+            _shortfall("dram-capacity", arch.dram, address, available, buffers, "a smaller model")
+        )
+
+
+def _place_on_chip(
+    memory: str,
+    buffers: list[TileBuffer],
+    alive: dict[str, Lifetime],
+    arch: ArchSpec,
+    placed: dict[str, Buffer],
+) -> None:
+    """Place all; while they do not fit, give up slots of the largest: less overlap, but it runs."""
+    while True:
+        fresh: dict[str, Buffer] = {}
+        peak = _pack(memory, buffers, alive, arch, fresh)
+        if peak <= arch.partition_bytes(memory):
+            placed.update(fresh)
+            return
+        spare = max(buffers, key=lambda b: (b.slots > b.need, b.slot_bytes * (b.slots - b.need), b.name))
+        if spare.slots <= spare.need:
+            raise Infeasible(_overflow(memory, peak, buffers, arch))
+        spare.slots -= 1
+
+
+def _pack(
+    memory: str,
+    buffers: list[TileBuffer],
+    alive: dict[str, Lifetime],
+    arch: ArchSpec,
+    placed: dict[str, Buffer],
+) -> int:
+    """Largest first, each at the lowest address that is free for its whole life; return the peak."""
+    bank = arch.bank_bytes(memory) if arch.memories[memory].kind == "accumulator" else 0
+    done: list[tuple[int, int, Lifetime]] = []
+    peak = 0
+    for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
+        step, align = _step(b.slot_bytes, bank)
+        size, life = step * b.slots, alive[b.name]
+        address = 0
+        for lo, hi, other in done:
+            if not other.overlaps(life):
+                continue
+            if address + size <= lo:
+                break
+            address = max(address, _round_up(hi, align))
+        placed[b.name] = _buffer(b, address, step)
+        done.append((address, address + size, life))
+        done.sort(key=lambda d: (d[0], d[1]))
+        peak = max(peak, address + size)
+    return peak
+
+
+def _step(slot_bytes: int, bank: int) -> tuple[int, int]:
+    """Distance of slots and alignment; a slot of an accumulator must not straddle a bank."""
+    if not bank:
+        step = _round_up(slot_bytes, ALIGNMENT)
+        return step, ALIGNMENT
+    if slot_bytes >= bank:
+        return _round_up(slot_bytes, bank), bank
+    share = bank
+    while share % 2 == 0 and share // 2 >= slot_bytes:
+        share //= 2
+    return share, share
+
+
+def _find_overlaps(buffers: list[Buffer], overlaps: dict[str, list[str]]) -> None:
+    ordered = sorted(buffers, key=lambda b: (b.address, b.name))
+    for i, b in enumerate(ordered):
+        end = b.address + b.nbytes
+        for other in ordered[i + 1 :]:
+            if other.address >= end:
+                break
+            overlaps[b.name].append(other.name)
+            overlaps[other.name].append(b.name)
+
+
+def _buffer(b: TileBuffer, address: int, slot_bytes: int) -> Buffer:
+    return Buffer(b.name, b.memory, b.dtype, address, slot_bytes, b.slots, b.partitions, b.tensor, b.kind)
+
+
+def _round_up(value: int, to: int) -> int:
+    return -(-value // to) * to
+
+
+def _overflow(memory: str, peak: int, buffers: list[TileBuffer], arch: ArchSpec) -> Shortfall:
+    limit = arch.partition_bytes(memory)
+    code = f"{arch.memories[memory].kind}-capacity"
+    total = peak * arch.partitions(memory) + arch.memories[memory].reserved
+    return _shortfall(code, memory, peak, limit, buffers, f"memories.{memory}.capacity >= {total} B")
+
+
+def _shortfall(
+    code: str, memory: str, needed: int, available: int, buffers: list[TileBuffer], fix: str
+) -> Shortfall:
+    """The shortfall with the eight largest buffers."""
+    terms = sorted(
+        ((b.tensor or b.name, b.slot_bytes * b.slots) for b in buffers), key=lambda t: (-t[1], t[0])
+    )
+    unit = "B" if code == "dram-capacity" else "B per partition"
+    return Shortfall(code, memory, needed, available, unit, tuple(terms[:8]), fix)

@@ -1,0 +1,410 @@
+"""The kernel API: buffers, loops and instructions, written in program order.
+
+A kernel is a Python function that calls a `Builder`. It says which tile is moved or computed when;
+which engine waits for which, addresses and multi-buffering hazards are derived later, for users'
+kernels as for ours. Loops stay symbolic: a loop variable is an `Affine`, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+
+from arch_configs.spec import ArchSpec
+from compiler.cost import CostModel, Roofline, vector_class
+from compiler.errors import CompileError
+from compiler.ir.dtype import dtype_bytes
+from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
+from compiler.isa import (
+    Access,
+    Activate,
+    Affine,
+    AffineSelect,
+    Copy,
+    Dma,
+    Gather,
+    Instr,
+    Matmul,
+    Memset,
+    Operand,
+    Reduce,
+    TensorScalar,
+    TensorTensor,
+    Transpose,
+    operands,
+    var,
+)
+
+Index = int | Affine | tuple[int | Affine, int] | tuple[int | Affine, int, int] | slice
+ROLES = ("weight", "input", "output", "aux")  # each role has DMA queues of its own while there are enough
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A piece of an axis: where it starts and how long it is."""
+
+    start: Affine
+    size: int
+    index: Affine  # which piece
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A buffer with a shape: index it to get an operand.
+
+    Each index is an int or Affine (drops the axis), `(start, size)`, `(start, size, step)` or `:`;
+    missing ones select everything. On chip, axis 0 is the partition axis: its start is a number.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # elements; unused for a partition axis
+    on_chip: bool
+    slot: Affine = Affine()
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Access:
+        """The operand that `index` selects."""
+        items: list[Index] = list(index) if isinstance(index, tuple) else [index]
+        items += [slice(None)] * (len(self.shape) - len(items))
+        offset, dims = Affine(), []
+        partition, partitions = 0, 0
+        for axis, item in enumerate(items):
+            start, size, step = _range(item, self.shape[axis])
+            if self.on_chip and axis == 0:
+                if not isinstance(start, int) or step != 1:
+                    raise CompileError(f"{self.name}: partitions start at a number and have no step")
+                partition, partitions = start, 1 if size is None else size
+                continue
+            offset = offset + start * self.strides[axis]
+            if size is not None:
+                dims.append((self.strides[axis] * step, size))
+        return Access(
+            self.name, self.dtype, tuple(dims) or ((1, 1),), offset, partition, partitions, self.slot
+        )
+
+    def at_slot(self, slot: Affine) -> Tensor:
+        """The copy `slot` of a stacked tensor."""
+        return replace(self, slot=slot)
+
+    def permute(self, *order: int) -> Tensor:
+        """The same elements with the axes in another order."""
+        shape, strides = (tuple(t[i] for i in order) for t in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
+
+    def split(self, axis: int, size: int) -> Tensor:
+        """Axis `axis` as two: which piece of `size`, and where in it (the last piece may be short)."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[axis : axis + 1] = [-(-shape[axis] // size), size]
+        strides[axis : axis + 1] = [strides[axis] * size, strides[axis]]
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def broadcast(self, size: int) -> Tensor:
+        """A new first axis of `size` that repeats the tensor."""
+        return replace(self, shape=(size, *self.shape), strides=(0, *self.strides))
+
+
+def _range(item: Index, extent: int) -> tuple[int | Affine, int | None, int]:
+    if isinstance(item, slice):
+        return 0, extent, 1
+    if isinstance(item, tuple):
+        return (item[0], item[1], item[2]) if len(item) == 3 else (item[0], item[1], 1)
+    return item, None, 1
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    stride = 1
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= size
+    return tuple(strides[::-1])
+
+
+class Builder:
+    """Builds one TileGraph. See the module text."""
+
+    def __init__(self, arch: ArchSpec, name: str, cost: CostModel | None = None) -> None:
+        """An empty program for `arch`; `cost` balances work over engines (default: a roofline)."""
+        self.arch = arch
+        self.cost: CostModel = cost or Roofline(arch)
+        self.root = TileLoop("root", 1, 0)
+        self.graph = TileGraph(name, self.root, {})
+        self.op = ""
+        self.load: dict[str, int] = dict.fromkeys(arch.engines, 0)  # ps of work given to each engine
+        self._stack = [self.root]
+        self._stage = 0
+        self._loops = 0
+        self._memories = {name: spec.kind for name, spec in arch.memories.items()}
+
+    # ---- structure -------------------------------------------------------------------------------
+    @contextmanager
+    def loop(self, count: int, name: str = "i") -> Iterator[Affine]:
+        """A loop; yields its variable."""
+        self._loops += 1
+        node = TileLoop(f"{name}{self._loops}", count, self._loops, stage=self._stage)
+        self._stack[-1].body.append(node)
+        self._stack.append(node)
+        outer, self._stage = self._stage, 0
+        try:
+            yield var(node.var)
+        finally:
+            self._stage = outer
+            self._stack.pop()
+
+    def tiles(self, extent: int, size: int, name: str = "i") -> Iterator[Range]:
+        """Cut `extent` in pieces of `size`: a loop over the whole ones, then the rest.
+
+        The body of the caller's `for` is run once for each of the two, so it must not keep state.
+        """
+        whole, rest = divmod(extent, size)
+        if whole == 1:
+            yield Range(Affine(), size, Affine())
+        elif whole:
+            with self.loop(whole, name) as i:
+                yield Range(i * size, size, i)
+        if rest:
+            yield Range(Affine(whole * size), rest, Affine(whole))
+
+    @contextmanager
+    def stage(self, number: int) -> Iterator[None]:
+        """Instructions inside run `number` iterations of the innermost loop later on their stream."""
+        outer, self._stage = self._stage, number
+        try:
+            yield
+        finally:
+            self._stage = outer
+
+    @property
+    def times(self) -> int:
+        """How often the present place runs."""
+        count = 1
+        for node in self._stack:
+            count *= node.count
+        return count
+
+    # ---- memory ----------------------------------------------------------------------------------
+    def tile(
+        self,
+        memory: str,
+        shape: Sequence[int],
+        dtype: str,
+        *,
+        slots: int = 1,
+        need: int = 1,
+        name: str = "t",
+    ) -> Tensor:
+        """A new on-chip tile, [partitions, free...], in each iteration of the innermost loop.
+
+        With `slots` n, n iterations may be under way at once (multi-buffering); where memory is short
+        the allocator gives slots up, down to `need`.
+        """
+        full = f"{name}.{len(self.graph.buffers)}"
+        limit = self.arch.partitions(memory)
+        if shape[0] > limit:
+            raise CompileError(f"{self.op} {full}: {shape[0]} partitions, {memory} has {limit}")
+        slots = 1 if self.times == 1 else max(slots, need)
+        slot = Affine()
+        if slots > 1:
+            for node in self._stack[1:]:
+                slot = slot * node.count + var(node.var)
+        self.graph.buffers[full] = TileBuffer(
+            name=full,
+            memory=memory,
+            dtype=dtype,
+            slot_bytes=prod(shape[1:]) * dtype_bytes(dtype),
+            slots=slots,
+            partitions=shape[0],
+            home=self._stack[-1],
+            slot=slot,
+            tensor=f"{self.op}:{name}",
+            need=min(need, slots),
+        )
+        return Tensor(full, dtype, tuple(shape), (0, *_row_major(shape[1:])), True, slot)
+
+    def scratch(
+        self, shape: Sequence[int], dtype: str, *, slots: int = 1, need: int = 1, name: str = "t"
+    ) -> Tensor:
+        """A tile in the scratchpad."""
+        return self.tile(self.arch.scratchpad, shape, dtype, slots=slots, need=need, name=name)
+
+    def accumulator(
+        self, shape: Sequence[int], *, slots: int = 1, need: int = 1, dtype: str = "fp32", name: str = "acc"
+    ) -> Tensor:
+        """A tile in the accumulator memory."""
+        return self.tile(self.arch.accumulator, shape, dtype, slots=slots, need=need, name=name)
+
+    def dram(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        *,
+        kind: str = "activation",
+        slots: int = 1,
+        tensor: str = "",
+    ) -> Tensor:
+        """A tensor in DRAM of stored `shape`; `slots` copies one behind the other."""
+        self.graph.buffers[name] = TileBuffer(
+            name=name,
+            memory=self.arch.dram,
+            dtype=dtype,
+            slot_bytes=prod(shape) * dtype_bytes(dtype),
+            slots=slots,
+            partitions=0,
+            home=self._stack[-1],
+            slot=Affine(),
+            kind=kind,
+            tensor=tensor or name,
+        )
+        return Tensor(name, dtype, tuple(shape), _row_major(shape), False)
+
+    # ---- instructions ----------------------------------------------------------------------------
+    def _emit(self, stream: str, instr: Instr) -> None:
+        self._stack[-1].body.append(TileInstr(stream, instr, self._stage))
+
+    def _kind(self, access: Access) -> str:
+        return self._memories[self.graph.buffers[access.buffer].memory]
+
+    def pick(self, instr: Instr, engine: str | None = None) -> str:
+        """The vector engine that can run `instr` and would be done with its work first."""
+        need = vector_class(instr)
+        touched = {self.graph.buffers[a.buffer].memory for a in _accesses(instr)}
+        written = self.graph.buffers[instr.dst.buffer].memory  # type: ignore[attr-defined]
+        best: tuple[int, str] | None = None
+        kinds = {a.buffer: self._kind(a) for a in _accesses(instr)}
+        for name, spec in self.arch.vectors.items():
+            if need not in spec.ops or written not in spec.writes:
+                continue
+            if any(m not in spec.reads for m in touched if m != written):
+                continue
+            if engine is not None and name != engine:
+                continue
+            done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
+            if best is None or done < best[0]:
+                best = (done, name)
+        if best is None:
+            if engine is not None:
+                return self.pick(instr)
+            raise CompileError(
+                f"{self.op}: no engine of {self.arch.name} can run {need} on {sorted(touched)}"
+            )
+        self.load[best[1]] = best[0]
+        return best[1]
+
+    def _vector(self, instr: Instr, engine: str | None) -> None:
+        self._emit(self.pick(instr, engine), instr)
+
+    def queues(self, role: str, nbytes: int) -> tuple[str, ...]:
+        """The DMA queues a transfer of `role` uses: several where one cannot carry the full rate."""
+        dma, names = self.arch.dma, self.arch.queue_names
+        lanes = 1
+        if dma.queue_bandwidth and nbytes >= dma.engines * dma.descriptor_bytes * 4:
+            total = min(dma.engines * dma.engine_bandwidth, self.arch.dram_bandwidth)
+            lanes = min(len(names), -(-total // dma.queue_bandwidth))
+        first = ROLES.index(role) * lanes
+        return tuple(names[(first + i) % len(names)] for i in range(lanes))
+
+    def dma(self, dst: Access, src: Access, role: str = "input") -> None:
+        """Move `src` to `dst`, over as many queues as the rate needs (split along partitions)."""
+        queues = self.queues(role, src.nbytes)
+        parts = max(dst.partitions, src.partitions)
+        if len(queues) == 1 or parts < len(queues):
+            self._emit(queues[0], Dma(dst=dst, src=src, op=self.op))
+            return
+        bounds = [parts * i // len(queues) for i in range(len(queues) + 1)]
+        for queue, lo, hi in zip(queues, bounds, bounds[1:], strict=False):
+            self._emit(queue, Dma(dst=_rows(dst, lo, hi - lo), src=_rows(src, lo, hi - lo), op=self.op))
+
+    def gather(self, dst: Access, table: Access, index: Access, row_stride: int, role: str = "input") -> None:
+        """`dst[p] = table[index[p]]`, rows of `row_stride` elements."""
+        instr = Gather(dst=dst, src=table, index=index, row_stride=row_stride, op=self.op)
+        self._emit(self.queues(role, 0)[0], instr)
+
+    def matmul(
+        self,
+        dst: Access,
+        stationary: Access,
+        moving: Access,
+        *,
+        reset: tuple[Affine, ...] | None = (),
+        load: bool = True,
+        model: bool = True,
+    ) -> None:
+        """`dst (+)= stationary^T moving`; see `isa.Matmul`."""
+        instr = Matmul(
+            dst=dst, stationary=stationary, moving=moving, reset=reset, load=load, model=model, op=self.op
+        )
+        self._emit(self.arch.tensor, instr)
+
+    def transpose(self, dst: Access, src: Access) -> None:
+        """`dst = src^T` through the array; dst lies in the accumulator memory."""
+        self._emit(self.arch.tensor, Transpose(dst=dst, src=src, op=self.op))
+
+    def activate(
+        self,
+        dst: Access,
+        src: Access,
+        func: str = "copy",
+        *,
+        scale: Operand = 1.0,
+        bias: Operand = 0.0,
+        accumulate: Access | None = None,
+        engine: str | None = None,
+    ) -> None:
+        """`dst = func(src * scale + bias)`; see `isa.Activate`."""
+        instr = Activate(
+            dst=dst, src=src, func=func, scale=scale, bias=bias, accumulate=accumulate, op=self.op
+        )
+        self._vector(instr, engine)
+
+    def tensor_scalar(
+        self, dst: Access, src: Access, op0: str, a: Operand, op1: str | None = None, b: Operand = 0.0
+    ) -> None:
+        """`dst = (src op0 a) op1 b`."""
+        self._vector(TensorScalar(dst=dst, src=src, op0=op0, a=a, op1=op1, b=b, op=self.op), None)
+
+    def tensor_tensor(self, dst: Access, lhs: Access, rhs: Access, operation: str) -> None:
+        """`dst = lhs operation rhs`."""
+        self._vector(TensorTensor(dst=dst, lhs=lhs, rhs=rhs, operation=operation, op=self.op), None)
+
+    def reduce(self, dst: Access, src: Access, operation: str, axes: int = 1) -> None:
+        """Reduce the last `axes` free axes of `src`."""
+        self._vector(Reduce(dst=dst, src=src, operation=operation, axes=axes, op=self.op), None)
+
+    def copy(self, dst: Access, src: Access, engine: str | None = None) -> None:
+        """`dst = src`, converting the type."""
+        self._vector(Copy(dst=dst, src=src, op=self.op), engine)
+
+    def memset(self, dst: Access, value: float) -> None:
+        """`dst = value`."""
+        self._vector(Memset(dst=dst, value=value, op=self.op), None)
+
+    def affine_select(
+        self, dst: Access, src: Access, base: Affine, partition_step: int, free_step: int, fill: float
+    ) -> None:
+        """Keep `src` where the affine expression is not negative, else `fill`."""
+        instr = AffineSelect(
+            dst=dst,
+            src=src,
+            base=base,
+            partition_step=partition_step,
+            free_step=free_step,
+            fill=fill,
+            op=self.op,
+        )
+        self._vector(instr, None)
+
+
+def _accesses(instr: Instr) -> list[Access]:
+    return [access for _, access in operands(instr)]
+
+
+def _rows(access: Access, first: int, count: int) -> Access:
+    """Rows `first .. first + count` of the outermost axis (the partitions, on chip)."""
+    if access.partitions:
+        return replace(access, partition=access.partition + first, partitions=count)
+    stride, _ = access.dims[0]
+    return replace(access, dims=((stride, count), *access.dims[1:]), offset=access.offset + first * stride)

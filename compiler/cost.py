@@ -1,0 +1,80 @@
+"""What the compiler may know about time: a small protocol, and a roofline that fills it.
+
+The evaluator hands in a model built on the simulator's own laws; the compiler never imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from arch_configs.spec import ArchSpec
+from compiler.isa import (
+    Activate,
+    AffineSelect,
+    Copy,
+    Instr,
+    Memset,
+    Reduce,
+    TensorScalar,
+    TensorTensor,
+)
+
+_CLASSES: dict[type[Instr], str] = {
+    Copy: "copy",
+    TensorScalar: "scalar_op",
+    TensorTensor: "tensor_op",
+    Reduce: "reduce",
+    Activate: "activate",
+    Memset: "memset",
+    AffineSelect: "select",
+}
+
+
+def vector_class(instr: Instr) -> str:
+    """The cost class of a vector instruction (a key of `VectorSpec.ops`)."""
+    return _CLASSES[type(instr)]
+
+
+class CostModel(Protocol):
+    """Times the compiler weighs choices with."""
+
+    def vector_ps(self, instr: Instr, engine: str, kinds: Mapping[str, str]) -> int:
+        """Picoseconds of `instr` on a vector engine; `kinds` gives the memory kind of each buffer."""
+        ...
+
+    def matmul_ps(self, moving: int, dtype: str, count: int = 1) -> int:
+        """Picoseconds of `count` matmuls of `moving` columns, back to back."""
+        ...
+
+    def transfer_ps(self, nbytes: int) -> int:
+        """Picoseconds to move `nbytes` between DRAM and the chip at the full rate."""
+        ...
+
+
+class Roofline:
+    """Peak rates plus each instruction's fixed overhead."""
+
+    def __init__(self, arch: ArchSpec) -> None:
+        """Read the rates of `arch` once."""
+        self._arch = arch
+        self._rate = min(arch.dram_bandwidth, arch.dma.engines * arch.dma.engine_bandwidth)
+
+    def vector_ps(self, instr: Instr, engine: str, kinds: Mapping[str, str]) -> int:
+        """Overhead plus one element a lane and cycle, times the class factor."""
+        spec = self._arch.vectors[engine]
+        factor = spec.ops[vector_class(instr)].base  # type: ignore[index]
+        src = getattr(instr, "src", None) or getattr(instr, "lhs", None) or instr.dst  # type: ignore[attr-defined]
+        passes = -(-src.partitions // spec.lanes)
+        cycles = spec.overhead + max(spec.min_interval, -(-src.free_elements * passes * factor // 1))
+        return int(-(-cycles * 10**12 // spec.clock))
+
+    def matmul_ps(self, moving: int, dtype: str, count: int = 1) -> int:
+        """Issue-limited time of the array."""
+        array = self._arch.array
+        cycles = array.passes.get(dtype, 1) * max(-(-moving // array.units), array.min_interval)  # type: ignore[call-overload]
+        return int(-(-cycles * count * 10**12 // array.clock))
+
+    def transfer_ps(self, nbytes: int) -> int:
+        """Bytes over the slower of DRAM and DMA."""
+        return -(-nbytes * 10**12 // self._rate)

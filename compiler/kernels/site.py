@@ -1,0 +1,91 @@
+"""What a kernel is given: the op, its operands in DRAM, and the architecture's natural tile sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Tensor
+from compiler.ir.graph import TensorType
+from compiler.ir.layout import Layout
+from compiler.ops.base import Op
+from compiler.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An operand of an op in DRAM: its stored tensor, logical type and layout."""
+
+    tensor: Tensor
+    type: TensorType
+    layout: Layout
+
+    @property
+    def block(self) -> int:
+        """Features (or channels) on partitions per block; 0 if rows are on partitions."""
+        return self.layout.splits[0][1] if self.layout.splits else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One op to be lowered."""
+
+    name: str
+    op: Op
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    arch: ArchSpec
+    options: CompileOptions
+
+    @property
+    def slots(self) -> int:
+        """Slots of a streamed tile."""
+        return 2 if self.options.double_buffer else 1
+
+
+def base_block(arch: ArchSpec) -> int:
+    """Features a partition block: what both sides of the array can take."""
+    return min(
+        arch.array.rows, arch.array.cols, arch.partitions(arch.scratchpad), arch.partitions(arch.accumulator)
+    )
+
+
+def head_block(arch: ArchSpec, head_dim: int) -> int:
+    """Block of a value that is cut in heads: a head starts at a partition 0."""
+    return min(head_dim, base_block(arch))
+
+
+def grouped(limit: int, block: int) -> int:
+    """The largest multiple of `block` within `limit`: several blocks share one tile."""
+    return max(1, limit // block) * block
+
+
+@dataclass(frozen=True, slots=True)
+class LinearPorts:
+    """The operands of a `Linear` op by meaning."""
+
+    x: Port
+    weights: tuple[Port, ...]
+    gain: Port | None
+    beta: Port | None
+    bias: Port | None
+    residual: Port | None
+    out: Port
+
+    @classmethod
+    def of(cls, site: Site) -> LinearPorts:
+        """Name the operands of `site`."""
+        named = dict(zip(site.op.roles, site.inputs, strict=True))
+        return cls(
+            x=named["x"],
+            weights=tuple(named[role] for role in ("w", "w_up") if role in named),
+            gain=named.get("gain"),
+            beta=named.get("beta"),
+            bias=named.get("b"),
+            residual=named.get("r"),
+            out=site.outputs[0],
+        )
+
+    def with_x(self, x: Port) -> LinearPorts:
+        """The same layer on an x that is already normalised."""
+        return LinearPorts(x, self.weights, None, None, self.bias, self.residual, self.out)

@@ -1,0 +1,146 @@
+"""Graph -> TileGraph: lay out the values in DRAM and call each op's kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Builder, Tensor
+from compiler.cost import CostModel
+from compiler.errors import CompileError
+from compiler.ir.graph import Carry, Graph, Node, Repeat, Value
+from compiler.ir.layout import Layout
+from compiler.ir.tiles import TileGraph
+from compiler.isa import Affine
+from compiler.kernels import KERNELS
+from compiler.kernels.site import Port, Site
+from compiler.layouts import assign_layouts
+from compiler.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The tile program and how its DRAM buffers map to graph values."""
+
+    tiles: TileGraph
+    layouts: tuple[tuple[str, Layout], ...]
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[str, ...]
+
+
+def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None = None) -> Lowered:
+    """Lower every node in order; a repeated region becomes one loop."""
+    for node, _ in graph.walk():
+        if node.op.kind not in KERNELS:
+            raise CompileError(f"{node.name}: no kernel for op {node.op.kind!r}, have {', '.join(KERNELS)}")
+    layouts = assign_layouts(graph, arch)
+    b = Builder(arch, graph.name, cost)
+    _Lowering(graph, arch, options, b, layouts).run()
+    values = sorted(graph.values, key=lambda v: v.name)
+    states = tuple(v.name for v in values if v.kind == "state")
+    return Lowered(
+        tiles=b.graph,
+        layouts=tuple((v.name, layouts[v.name]) for v in values),
+        shapes=tuple((v.name, v.type.shape) for v in values),
+        outputs=graph.outputs + tuple(s for s in states if s not in graph.outputs),
+    )
+
+
+class _Lowering:
+    def __init__(
+        self, graph: Graph, arch: ArchSpec, options: CompileOptions, b: Builder, layouts: dict[str, Layout]
+    ) -> None:
+        self.graph, self.arch, self.options, self.b, self.layouts = graph, arch, options, b, layouts
+        self.values = graph.value_map()
+        self.tensors: dict[str, Tensor] = {}
+        self.uses: dict[str, int] = {}
+        for node, _ in graph.walk():
+            for name in node.inputs:
+                self.uses[name] = self.uses.get(name, 0) + 1
+
+    def run(self) -> None:
+        for value in self.graph.values:
+            if value.kind != "activation" and not value.stacked:
+                self.tensors[value.name] = self._dram(value)
+        for node in self.graph.nodes:
+            if isinstance(node, Repeat):
+                self._region(node)
+            else:
+                self._node(node, Affine())
+
+    def _dram(self, value: Value) -> Tensor:
+        shape = self.layouts[value.name].stored_shape(value.type.shape)
+        return self.b.dram(
+            value.name,
+            shape,
+            value.type.dtype,
+            kind=value.kind,
+            slots=max(1, value.stacked),
+            tensor=value.name,
+        )
+
+    def _region(self, region: Repeat) -> None:
+        entered = {carry: self._enter(region, carry) for carry in region.carries}
+        with self.b.loop(region.count, "layer") as layer:
+            for node in region.nodes:
+                for name in (*node.inputs, *node.outputs):
+                    value = self.values[name]
+                    if value.stacked and name not in self.tensors:
+                        self.tensors[name] = self._dram(value).at_slot(layer)
+                self._node(node, layer)
+            for carry, held in entered.items():
+                if self.tensors[carry.final] is not held:
+                    self._copy(held, self.tensors[carry.final], f"{region.name}.{carry.result}")
+
+    def _enter(self, region: Repeat, carry: Carry) -> Tensor:
+        """One buffer for a carried value: initial value, each iteration's input and output, and result."""
+        init = self.values[carry.init]
+        alone = (
+            init.kind == "activation"
+            and not self.uses.get(carry.init)
+            and carry.init not in self.graph.outputs
+        )
+        held = self.tensors.get(carry.init)
+        if not alone or held is None:
+            result = self.values[carry.result]
+            shape = self.layouts[result.name].stored_shape(result.type.shape)
+            fresh = self.b.dram(f"{carry.result}.carried", shape, result.type.dtype, tensor=carry.result)
+            if held is None:
+                raise CompileError(f"{region.name}: {carry.init} is not defined before the region")
+            self._copy(fresh, held, f"{region.name}.{carry.init}")
+            held = fresh
+        else:
+            self.b.graph.buffers[held.name].tensor = carry.result
+        self.tensors[carry.inner] = self.tensors[carry.result] = held
+        if _can_overwrite(region, carry):
+            self.tensors[carry.final] = held
+        return held
+
+    def _copy(self, dst: Tensor, src: Tensor, op: str) -> None:
+        self.b.op = op
+        self.b.dma(dst[:], src[:], "aux")
+
+    def _node(self, node: Node, layer: Affine) -> None:
+        for name in node.outputs:
+            if name not in self.tensors:
+                self.tensors[name] = self._dram(self.values[name])
+        self.b.op = node.name
+        site = Site(
+            name=node.name,
+            op=node.op,
+            inputs=tuple(self._port(name) for name in node.inputs),
+            outputs=tuple(self._port(name) for name in node.outputs),
+            arch=self.arch,
+            options=self.options,
+        )
+        KERNELS[node.op.kind].build(self.b, site)
+
+    def _port(self, name: str) -> Port:
+        return Port(self.tensors[name], self.values[name].type, self.layouts[name])
+
+
+def _can_overwrite(region: Repeat, carry: Carry) -> bool:
+    """Whether the handed-on value may be written over the input: nothing reads the input any more."""
+    made = next((i for i, n in enumerate(region.nodes) if carry.final in n.outputs), -1)
+    last = max((i for i, n in enumerate(region.nodes) if carry.inner in n.inputs), default=-1)
+    return made > last

@@ -1,0 +1,14 @@
+"""What a user can ask of the compiler: frozen, part of the point's identity, sweepable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """`passes` are spelled as on the command line, in order."""
+
+    passes: tuple[str, ...] = ("canonicalize", "dce", "fuse-norm", "fuse-gate", "fuse-epilogue")
+    double_buffer: bool = True  # False: one slot for every tile, no overlap of transfer and compute
+    verify: bool = True
