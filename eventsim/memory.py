@@ -1,0 +1,146 @@
+"""Fluid sharing: transfers in progress draw on the DMA engines and the DRAM together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+import simpy
+
+from eventsim.clock import PS_PER_S
+from eventsim.kernel import Tick
+from eventsim.sharing import FlowClass, max_min_rates
+
+if TYPE_CHECKING:
+    from eventsim.bind import BoundProgram
+    from eventsim.queues import Ring
+
+
+class _Active:
+    """The running transfers of one class: all have the same rate, so one account serves them all."""
+
+    __slots__ = ("count", "flow", "given", "index", "pending", "rate", "weight")
+
+    def __init__(self, index: int, flow: FlowClass, weight: int) -> None:
+        self.index = index
+        self.flow = flow
+        self.weight = weight
+        self.count = 0
+        self.rate = 0  # effective bytes/s of one transfer
+        self.given = 0  # effective bytes * 1e12 that each has got since the class was last empty
+        self.pending: list[tuple[int, int, Ring]] = []  # (value of `given` at its end, ring, ring)
+
+
+class Fluid:
+    """All transfers in progress. Work is counted in effective bytes times ps/s: exact integers.
+
+    Rates change only when the multiset of running classes changes and are remembered by it. One
+    completion event is pending; if transfers slow down, it fires early and is set again.
+    """
+
+    def __init__(
+        self,
+        bound: BoundProgram,
+        env: simpy.Environment,
+        most: int,
+        after: Callable[[], None],
+    ) -> None:
+        spec = bound.arch.dma
+        self.env = env
+        self.after = after  # called when all transfers that end at one time have ended
+        self.dma = spec.engines * spec.engine_bandwidth
+        self.dram = bound.arch.dram_bandwidth
+        # The multiset is one number in base (most + 1): a cheap key.
+        self.classes = [_Active(i, f, (most + 1) ** i) for i, f in enumerate(bound.flow_classes)]
+        self.running: list[_Active] = []
+        self.key = 0
+        self.memo: dict[int, dict[int, int]] = {}
+        self.last = 0  # time of the accounts
+        self.active_ps = 0
+        self.next_end = -1
+        self.armed = -1  # earliest pending event
+        self.tick = Tick(env, self._on_tick)
+
+    def settle(self, now: int) -> None:
+        """Bring the accounts up to `now`."""
+        elapsed = now - self.last
+        if elapsed and self.running:
+            self.active_ps += elapsed
+            for active in self.running:
+                active.given += active.rate * elapsed
+        self.last = now
+
+    def join(self, ring: Ring, flow_class: int, effective_bytes: int) -> None:
+        """Start a transfer now; `ring.finished()` is called at its end."""
+        now = int(self.env.now)
+        self.settle(now)
+        active = self.classes[flow_class]
+        if not active.count:
+            active.given = 0
+            self.running.append(active)
+        active.count += 1
+        self.key += active.weight
+        ring.goal = active.given + effective_bytes * PS_PER_S
+        heappush(active.pending, (ring.goal, ring.rank, ring))
+        self._reprice(now)
+
+    def left(self, ring: Ring, flow_class: int) -> int:
+        """Work that the running transfer of `ring` still needs (after `settle`)."""
+        return ring.goal - self.classes[flow_class].given
+
+    def _rates(self) -> dict[int, int]:
+        rates = self.memo.get(self.key)
+        if rates is None:
+            flows = sorted(self.running, key=lambda active: active.index)
+            values = max_min_rates([(a.flow, a.count) for a in flows], self.dma, self.dram)
+            rates = {a.index: value for a, value in zip(flows, values, strict=True)}
+            self.memo[self.key] = rates
+        return rates
+
+    def _reprice(self, now: int) -> None:
+        if not self.running:
+            self.next_end = -1
+            return
+        rates = self._rates()
+        soonest = -1
+        for active in self.running:
+            active.rate = rate = rates[active.index]
+            wait = -((active.given - active.pending[0][0]) // rate)
+            if soonest < 0 or wait < soonest:
+                soonest = max(wait, 0)
+        self.next_end = now + soonest
+        if self.armed < 0 or self.next_end < self.armed:
+            self.armed = self.next_end
+            self.tick.at(self.next_end)
+
+    def _on_tick(self) -> None:
+        now = int(self.env.now)
+        if now == self.armed:
+            self.armed = -1
+        if now != self.next_end:
+            if self.next_end >= 0 and self.armed < 0:
+                self.armed = self.next_end
+                self.tick.at(self.next_end)
+            return
+        self.settle(now)
+        done: list[tuple[int, Ring]] = []
+        for active in self.running:
+            pending = active.pending
+            while pending and pending[0][0] <= active.given:
+                _, rank, ring = heappop(pending)
+                done.append((rank, ring))
+                active.count -= 1
+                self.key -= active.weight
+        self.running = [active for active in self.running if active.count]
+        self._reprice(now)
+        done.sort(key=lambda item: item[0])
+        for _, ring in done:
+            ring.finished(now)
+        self.after()
+
+    def shift(self, by: int) -> None:
+        """Move all times `by` ps ahead."""
+        self.last += by
+        self.next_end += by if self.next_end >= 0 else 0
+        self.armed += by if self.armed >= 0 else 0

@@ -1,0 +1,111 @@
+"""What a simulation leaves behind: times and bytes by stream, cause and graph op, and the records."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compiler.isa import Instr, Program, Sync, unroll
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTrace:
+    """One engine or queue. `busy_ps + sum(wait_ps) + idle_ps` is the makespan, exactly.
+
+    Engines: busy is the instructions' time on the warm engine; causes are the stream waited for,
+    `port:<memory>`, `table` (changing the activation table) and `ramp` (a cold array).
+    Queues: busy is the time with data in flight; `issue` is the fixed cost of starting a transfer.
+    """
+
+    name: str
+    busy_ps: int
+    wait_ps: dict[str, int]
+    idle_ps: int
+    end_ps: int
+    instructions: int
+    busy_by_op: dict[str, int]
+
+
+@dataclass(slots=True)
+class Column:
+    """Records of one stream in order. Engines: instructions; queues: transfers, from first to last byte."""
+
+    is_queue: bool
+    index: array[int] = field(default_factory=lambda: array("q"))  # static instruction
+    start: array[int] = field(default_factory=lambda: array("q"))
+    duration: array[int] = field(default_factory=lambda: array("q"))
+    cause: array[int] = field(default_factory=lambda: array("q"))  # channel that delayed it, or -1
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """Folding: what each stream recorded between two positions was repeated `times` more."""
+
+    times: int
+    period_ps: int
+    base_ps: int  # the anchor's clock before the jump, in recorded (unshifted) time
+    begin: tuple[int, ...]  # per stream: number of records at the start of the repeated window
+    end: tuple[int, ...]  # ... and at its end, where the repeats belong
+    first_jump: int  # jumps made before the window began
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The result of a simulation."""
+
+    program: str
+    time_ps: int
+    streams: tuple[StreamTrace, ...]
+    dram_read_bytes: int
+    dram_write_bytes: int
+    dma_effective_bytes: int
+    dma_active_ps: int  # time with at least one transfer in flight
+    kernel_events: int
+    jumps: int  # how often folding skipped repeats
+    columns: tuple[Column, ...] = ()
+    jump_list: tuple[Jump, ...] = ()
+
+    def stream(self, name: str) -> StreamTrace:
+        """The stream called `name`."""
+        return next(s for s in self.streams if s.name == name)
+
+    def figures(self) -> tuple[object, ...]:
+        """Everything that folding must leave unchanged, as a value."""
+        return (
+            self.time_ps,
+            tuple(
+                (s.name, s.busy_ps, tuple(sorted(s.wait_ps.items())), s.idle_ps, s.end_ps, s.instructions)
+                for s in self.streams
+            ),
+            tuple(tuple(sorted(s.busy_by_op.items())) for s in self.streams),
+            self.dram_read_bytes,
+            self.dram_write_bytes,
+            self.dma_effective_bytes,
+            self.dma_active_ps,
+        )
+
+
+Instance = tuple[int, int, str, Instr, dict[str, int]]
+
+
+def instances(trace: Trace, program: Program) -> Iterator[Instance]:
+    """Every dynamic instruction as (start, end, stream, instruction, loop counters), by start time.
+
+    Of a trace recorded without folding. Ties: by end, then in the order of the program's streams.
+    Sync instructions move no data and are left out.
+    """
+    assert not trace.jump_list, "instances need a trace recorded with fold=False"
+    found: list[tuple[int, int, int, int, Instr, dict[str, int]]] = []
+    for rank, ((_, nodes), column) in enumerate(zip(program.streams, trace.columns, strict=True)):
+        position = 0
+        for instr, env in unroll(nodes):
+            if isinstance(instr, Sync):
+                position += not column.is_queue
+                continue
+            start = column.start[position]
+            found.append((start, start + column.duration[position], rank, position, instr, dict(env)))
+            position += 1
+    found.sort(key=lambda item: item[:4])
+    for start, end, rank, _, instr, env in found:
+        yield start, end, program.streams[rank][0], instr, env
