@@ -1,0 +1,134 @@
+"""Parameter, MAC, FLOP and KV-byte totals of the shipped models against published and closed forms."""
+
+import json
+from importlib import resources
+
+import pytest
+
+import workloads
+from workloads import MODELS, build
+
+# Sum of parameters as the checkpoints on the Hugging Face hub hold them (transformers: num_parameters).
+PUBLISHED = {
+    "llama2-7b": 6_738_415_616,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3-405b": 405_853_388_800,
+    "mistral-7b": 7_241_732_096,
+    "qwen3-8b": 8_190_735_360,
+    "vit-b16": 86_567_656,
+    "vit-l16": 304_326_632,
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_the_published(name):
+    assert build(name).parameters == PUBLISHED[name]
+
+
+def test_resnet50_keeps_what_inference_needs_and_tells_the_published_total():
+    graph = build("resnet50")
+    assert dict(graph.meta)["parameters_published"] == 25_557_032  # torchvision resnet50
+    # 26,560 batch-norm channels: inference folds their scales away and keeps their shifts as biases.
+    assert graph.parameters == 25_557_032 - 26_560
+    assert (
+        sum(v.type.elements * max(1, v.stacked) for v in graph.values if v.name.endswith("bias"))
+        == 26_560 + 1000
+    )
+    assert graph.macs == 4_089_184_256  # torchvision resnet50 at 224 (v1.5), head included
+
+
+def config_of(name):
+    return json.loads((resources.files(workloads) / "configs" / f"{name}.json").read_text())
+
+
+LLAMAS = [name for name in MODELS if config_of(name)["model_type"] in ("llama", "mistral", "qwen2", "qwen3")]
+
+
+def llama_sizes(name):
+    c = config_of(name)
+    hidden, heads = c["hidden_size"], c["num_attention_heads"]
+    head_dim = c.get("head_dim") or hidden // heads
+    q, kv = heads * head_dim, c["num_key_value_heads"] * head_dim
+    per_layer = hidden * (2 * q + 2 * kv) + 3 * hidden * c["intermediate_size"]
+    return c["num_hidden_layers"], hidden, c["vocab_size"], q, kv, per_layer
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+@pytest.mark.parametrize(("batch", "seq"), [(1, 1), (2, 7), (1, 2048)])
+def test_prefill_macs_closed_form(name, batch, seq):
+    layers, hidden, vocab, q, _, per_layer = llama_sizes(name)
+    pairs = seq * (seq + 1) // 2
+    want = layers * (batch * seq * per_layer + 2 * batch * q * pairs) + batch * hidden * vocab
+    assert build(f"{name}:prefill,batch={batch},seq={seq}").macs == want
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+@pytest.mark.parametrize(("batch", "context"), [(1, 1), (3, 5), (8, 2048)])
+def test_decode_macs_and_cache_closed_form(name, batch, context):
+    layers, hidden, vocab, q, kv, per_layer = llama_sizes(name)
+    graph = build(f"{name}:decode,batch={batch},context={context}")
+    assert graph.macs == batch * (layers * (per_layer + 2 * q * context) + hidden * vocab)
+    assert graph.kind_bytes("state") == dict(graph.meta)["kv_bytes"] == 2 * 2 * layers * kv * context * batch
+    assert dict(graph.meta)["work"] == batch
+
+
+@pytest.mark.parametrize("phase", ["prefill,seq=3", "decode,context=3"])
+def test_prefill_and_decode_have_the_same_parameters(phase):
+    assert build(f"qwen3-8b:{phase}").parameters == PUBLISHED["qwen3-8b"]
+
+
+def test_cutting_layers_takes_whole_layers():
+    graph = build("llama3-8b:prefill,layers=8,seq=16")
+    layer = (PUBLISHED["llama3-8b"] - 2 * 128256 * 4096 - 4096) // 32
+    assert graph.parameters == PUBLISHED["llama3-8b"] - 24 * layer
+    assert len(graph.nodes) == len(build("llama3-8b:prefill,seq=16").nodes)
+
+
+@pytest.mark.parametrize(
+    ("name", "image"), [("vit-b16", 224), ("vit-b16", 384), ("vit-l16", 224), ("vit-tiny", 32)]
+)
+def test_vit_macs_closed_form(name, image):
+    c = config_of(name)
+    hidden, wide, patch = c["hidden_size"], c["intermediate_size"], c["patch_size"]
+    patches = (image // patch) ** 2
+    tokens = patches + 1
+    layer = tokens * (4 * hidden * hidden + 2 * hidden * wide) + 2 * tokens * tokens * hidden
+    want = patches * 3 * patch * patch * hidden + c["num_hidden_layers"] * layer + hidden * c["num_labels"]
+    graph = build(f"{name}:batch=3,image={image}")
+    assert graph.macs == 3 * want
+    assert dict(graph.meta)["tokens_per_image"] == tokens
+
+
+def test_bert_macs_closed_form():
+    hidden, wide, seq = 768, 3072, 384
+    layer = seq * (4 * hidden * hidden + 2 * hidden * wide) + 2 * seq * seq * hidden
+    assert build("bert-base:batch=8,seq=384").macs == 8 * (12 * layer + hidden * hidden)
+
+
+def test_dtype_sets_every_tensor_but_the_indices():
+    graph = build("llama-tiny:decode,dtype=fp32")
+    assert {v.type.dtype for v in graph.values if v.name != "ids"} == {"fp32"}
+    assert dict(graph.meta)["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 4
+
+
+MICRO_MACS = {
+    "gemm:m=7,n=1,k=13": 7 * 13,
+    "gemm:m=4096,n=4096,k=4096": 4096**3,
+    "gemv:n=5,k=11": 55,
+    "conv:n=2,c=6,h=9,w=7,k=4,r=3,s=3,stride=2,padding=1,groups=2": 2 * 4 * 5 * 4 * 3 * 9,
+    "attention:prefill,batch=2,heads=4,kv_heads=2,seq=5,head_dim=3": 2 * 2 * 4 * 3 * 15,
+    "attention:prefill,batch=2,heads=4,kv_heads=2,seq=5,head_dim=3,causal=0": 2 * 2 * 4 * 3 * 25,
+    "attention:decode,batch=2,heads=4,kv_heads=2,context=5,head_dim=3": 2 * 2 * 4 * 3 * 5,
+    "softmax:rows=3,cols=5": 0,
+    "rmsnorm": 0,
+    "layernorm": 0,
+    "elementwise:func=gelu": 0,
+}
+
+
+@pytest.mark.parametrize("text", MICRO_MACS)
+def test_micro_macs(text):
+    assert build(text).macs == MICRO_MACS[text]
