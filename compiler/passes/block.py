@@ -36,8 +36,13 @@ class Block:
         return [node for node in self.nodes if isinstance(node, Node)]
 
     def maker(self, name: str) -> Node | None:
-        """The node of this block that makes the activation `name`."""
-        return self._makers.get(name)
+        """The node of this block that makes the activation `name`, if it may be moved to its reader."""
+        node = self._makers.get(name)
+        return None if node is None or self.reads_state(node) else node
+
+    def reads_state(self, node: Node) -> bool:
+        """Whether `node` would read something else behind an update of a state."""
+        return any(self.values[name].kind == "state" for name in node.inputs)
 
     def readers(self, name: str) -> list[Node]:
         """The nodes of this block that read `name`, each once."""

@@ -41,6 +41,8 @@ def _remove_one(block: Block) -> bool:
 def _same_as(block: Block, node: Node) -> str | None:
     """The value that the result of `node` always equals."""
     op, x = node.op, node.inputs[0]
+    if block.reads_state(node):
+        return None
     if op == Unary("identity") or (isinstance(op, TakeRows) and op.seq == 1):
         return x
     maker = block.maker(x)

@@ -34,7 +34,7 @@ class FuseNorm(Pass):
     def _fuse_one(self, block: Block) -> bool:
         for node in block.ops():
             kind = _norm_kind(node)
-            if kind is None or block.escapes(node.outputs[0]):
+            if kind is None or block.escapes(node.outputs[0]) or block.reads_state(node):
                 continue
             readers = block.readers(node.outputs[0])
             if not 0 < len(readers) <= self.max_readers:
