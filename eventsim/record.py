@@ -27,6 +27,10 @@ class Recorder:
         column.duration.append(duration)
         column.cause.append(-1 if cause is None else cause.index)
 
+    def lengths(self) -> tuple[int, ...]:
+        """Records of each stream so far."""
+        return tuple(len(c.start) for c in self.columns)
+
     def transfer(self, ring: Ring, step: Step, end: int, cause: Chan | None) -> None:
         """The data of a transfer arrived at `end`."""
         column = self._of_rank[ring.rank]

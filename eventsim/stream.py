@@ -83,7 +83,7 @@ class Stream:
         self.release_at = 0
         self.table: str | None = None
         self.table_ps = 0  # time lost to changing tables
-        self.port_ps: dict[int, int] = {}  # time lost to ports, by port mask
+        self.port_ps = {step.ports: 0 for step in code if step.ports}  # time lost to ports, by port mask
         self.warm = 0  # work done since the array was last cold
         self.last_end: int | None = None  # of the array
         self.ramp_ps = 0  # time lost to the ramp
@@ -245,7 +245,7 @@ class Stream:
         now = int(self.sim.env.now)
         step = self.code[self.pc]
         if now > self.t:
-            self.port_ps[step.ports] = self.port_ps.get(step.ports, 0) + now - self.t
+            self.port_ps[step.ports] += now - self.t
         self.state = RUNNING
         self.t = self._execute(step, now, self.cause)
         self.cause = None

@@ -8,7 +8,7 @@ import time
 
 from eventsim import Trace, bind, simulate_bound
 from tests.eventsim.oracle import Oracle
-from tests.eventsim.programs import dynamic_instructions, random_arch, random_program
+from tests.eventsim.sim_programs import dynamic_instructions, random_arch, random_program
 
 
 def summary(trace: Trace) -> tuple[object, ...]:
