@@ -19,7 +19,6 @@ class ResnetModel:
     stem: int
     widths: tuple[int, ...]
     depths: tuple[int, ...]
-    image: int
     channels: int
     labels: int
     reduction: int = 4

@@ -21,7 +21,6 @@ class VitModel:
     layers: int
     heads: int
     patch: int
-    image: int
     channels: int
     labels: int
     activation: str = "gelu_erf"
