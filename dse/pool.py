@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import platform
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from types import FrameType
 from typing import NoReturn
 
@@ -56,9 +59,18 @@ def error_record(point: Point, code: str, message: str, trace: str | None = None
     return record
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; only the parent acts on it."""
+def _start_worker() -> None:
+    """Ctrl-C goes to the whole group of processes; only the parent acts on it, and workers end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """A parent that was killed cannot tell its workers, and they would wait for it for ever."""
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 class WorkerPool:
@@ -78,7 +90,7 @@ class WorkerPool:
         self._context.set_forkserver_preload(PRELOAD)
         self._others = {child.pid for child in multiprocessing.active_children()}
 
-    def run(self, tasks: Iterator[Task]) -> Iterator[tuple[int, Record]]:
+    def run(self, tasks: Iterator[Task]) -> Generator[tuple[int, Record], None, None]:
         """Records of all tasks in order of completion. Closing the iterator stops the workers."""
         executor = self._executor(self._jobs)
         flying: dict[Future[Record], Task] = {}
@@ -120,11 +132,11 @@ class WorkerPool:
             try:
                 return executor.submit(guarded, self._evaluate, task[1], self._timeout_s).result()
             except BrokenProcessPool:
-                message = "the worker process died (killed by a signal, or out of memory); run it alone with dse run"
+                message = "the worker process died (killed, or out of memory); run it alone with dse run"
                 return error_record(task[1], "killed", message)
 
     def _executor(self, jobs: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(jobs, mp_context=self._context, initializer=_ignore_interrupts)
+        return ProcessPoolExecutor(jobs, mp_context=self._context, initializer=_start_worker)
 
     def _stop(self, executor: ProcessPoolExecutor, *, is_idle: bool) -> None:
         """End the workers; ones that are still at work are not waited for."""
