@@ -90,14 +90,14 @@ class Machine:
         self.memories = {
             name: Memory(tuple(b for b in program.buffers if b.memory == name), strict) for name in names
         }
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, tuple[Instr, Step]] = {}  # by id; kept alive, so unique
 
     def step(self, instr: Instr) -> Step:
         """What `instr` does; prepared the first time."""
-        step = self._steps.get(id(instr))
-        if step is None:
-            step = self._steps[id(instr)] = prepare(instr, self)
-        return step
+        known = self._steps.get(id(instr))
+        if known is None:
+            known = self._steps[id(instr)] = (instr, prepare(instr, self))
+        return known[1]
 
     def apply(self, effects: tuple[Effect, ...]) -> None:
         """Write the results of one instruction."""

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.dtype import dtype_bytes
+from compiler.ir.rules import RuleError
 from compiler.ir.tokens import program_order
-from compiler.ir.verify_operand import RuleError
 from compiler.isa import Access, Buffer, Gather, Instr, Program, operands, reads, walk, writes
 
 Array = npt.NDArray[Any]

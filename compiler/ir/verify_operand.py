@@ -1,6 +1,6 @@
 """Rules of one operand: where it may lie and what it may cover.
 
-Each rule has a stable code, which the message begins with; a rule says what it got and the limit.
+The messages begin with the rule's code (`compiler.ir.rules`) and say what was got and the limit.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from typing_extensions import override
-
 from arch_configs.spec import ArchSpec, SystolicSpec, VectorSpec
-from compiler.errors import VerifyError
 from compiler.ir.dtype import dtype_bytes
+from compiler.ir.rules import RuleError
 from compiler.isa import (
     Access,
     Activate,
@@ -40,21 +38,6 @@ SIZES = {name: dtype_bytes(name) for name in _DTYPES}
 _QUEUE_TYPES = (Dma, Gather, Sync, Collective)
 _ARRAY_TYPES = (Matmul, Transpose, Sync)
 _VECTOR_TYPES = (Activate, TensorScalar, TensorTensor, Reduce, Copy, Memset, AffineSelect)
-
-
-class RuleError(VerifyError):
-    """A broken rule; `rule` is its stable code."""
-
-    def __init__(self, rule: str, text: str) -> None:
-        """Keep the code beside the message."""
-        self.rule = rule
-        self.text = text
-        super().__init__(f"[{rule}] {text}")
-
-    @override
-    def __reduce__(self) -> tuple[type[RuleError], tuple[str, str]]:
-        """Survive the trip through a process pool."""
-        return (type(self), (self.rule, self.text))
 
 
 @dataclass(frozen=True, slots=True)

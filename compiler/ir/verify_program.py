@@ -9,13 +9,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 from arch_configs.spec import ArchSpec
-from compiler.ir.dtype import dtype_bytes
 from compiler.ir.races import check_races
+from compiler.ir.rules import RULES, RuleError
 from compiler.ir.verify_instr import check_instr
-from compiler.ir.verify_operand import Place, RuleError
+from compiler.ir.verify_operand import SIZES, Place
 from compiler.isa import Buffer, Channel, Loop, Matmul, Node, Program, Transpose, walk
 
-__all__ = ["RuleError", "check_races", "program_macs", "verify_program"]
+__all__ = ["RULES", "RuleError", "check_races", "program_macs", "verify_program"]
 
 MAX_CREDITS = 1 << 16  # tokens a loop may post without waiting for any; assumed: far beyond any buffering
 _LASTING = ("input", "weight", "table", "state", "output")  # kinds that live for the whole program
@@ -96,7 +96,10 @@ def check_capacity(where: str, buffer: Buffer, arch: ArchSpec) -> None:
 
 def check_alignment(where: str, buffer: Buffer) -> None:
     """Every slot starts at a multiple of the element size."""
-    size = dtype_bytes(buffer.dtype)
+    size = SIZES.get(buffer.dtype)
+    if size is None:
+        have = ", ".join(SIZES)
+        raise RuleError("unknown-dtype", f"{where}: got {buffer.dtype!r}, want one of: {have}")
     if buffer.address % size or (buffer.slots > 1 and buffer.slot_bytes % size):
         raise RuleError(
             "alignment",

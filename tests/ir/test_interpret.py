@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ from programs import edit, first, small_arch, tile_matmul
 
 from compiler.errors import CompileError, VerifyError
 from compiler.ir.interpret import run_program
+from compiler.ir.layout import feature_blocked
 from compiler.ir.tokens import ProgramDeadlock, program_order
-from compiler.isa import Program
+from compiler.ir.verify_program import check_races, verify_program
+from compiler.isa import Access, Affine, Buffer, Dma, Loop, Program, var
 
 ARCH = small_arch()
 RNG = np.random.default_rng(0)
@@ -105,3 +109,50 @@ def test_feeds_are_checked() -> None:
         run_program(tile_matmul(2), ARCH, {"x": np.zeros((2, 8, 16))})
     with pytest.raises(CompileError, match=r"'x': got shape \(3, 8, 16\), want \(2, 8, 16\)"):
         run_program(tile_matmul(2), ARCH, feeds(3))
+
+
+def test_layouts_copies_and_states() -> None:
+    """A stacked weight in blocks, a state kept in place: y = h + sum of the copies' tiles."""
+    layout = feature_blocked(8)
+    tile = Access("tile", "bf16", ((1, 15),), partitions=8)
+    state = Access("kv", "bf16", ((15, 8), (1, 15)), slot=var("c"))
+    load = Dma(dst=tile, src=Access("w", "bf16", ((30, 8), (1, 15)), Affine(15), slot=var("c")))
+    program = Program(
+        name="copies",
+        streams=(("dma0", (Loop("c", 3, (load, Dma(dst=state, src=tile)), 1),)),),
+        buffers=(
+            Buffer("w", "hbm", "bf16", 64, 8 * 2 * 15 * 2, 3, tensor="weight", kind="weight"),
+            Buffer("kv", "hbm", "bf16", 4096, 8 * 15 * 2, 3, tensor="cache", kind="state"),
+            Buffer("tile", "sbuf", "bf16", 0, 30, partitions=8),
+        ),
+        channels=(),
+        layouts=(("weight", layout), ("cache", feature_blocked(8))),
+        shapes=(("weight", (3, 15, 13)), ("cache", (3, 15, 8))),
+    )
+    verify_program(program, ARCH)
+    check_races(program, ARCH)
+    weight = RNG.standard_normal((3, 15, 13))
+    result = run_program(program, ARCH, {"weight": weight, "cache": np.zeros((3, 15, 8))}, strict=True)
+    # the second block of 8 features has 5 of the 13, then padding
+    want = np.concatenate([bf16(weight[:, :, 8:]), np.zeros((3, 15, 3), np.float32)], axis=2)
+    np.testing.assert_array_equal(result["cache"], want)
+
+
+def test_one_copy_is_told_from_none_by_its_layout() -> None:
+    """A region of one layer still has a leading axis of copies."""
+    layout = feature_blocked(8)
+    image = Access("w", "fp32", ((1, 120),))
+    program = Program(
+        name="one-copy",
+        streams=(("dma0", (Dma(dst=replace(image, buffer="y"), src=image),)),),
+        buffers=(
+            Buffer("w", "hbm", "fp32", 0, 480, tensor="w", kind="weight"),
+            Buffer("y", "hbm", "fp32", 480, 480, tensor="y", kind="output"),
+        ),
+        channels=(),
+        outputs=("y",),
+        layouts=(("w", layout), ("y", layout)),
+        shapes=(("w", (1, 15, 8)), ("y", (15, 8))),
+    )
+    weight = RNG.standard_normal((1, 15, 8)).astype(np.float32)
+    np.testing.assert_array_equal(run_program(program, ARCH, {"w": weight})["y"], weight[0])

@@ -12,7 +12,14 @@ from programs import edit, first, move, small_arch, tile_matmul
 
 from compiler.ir.interpret import run_program
 from compiler.ir.tokens import ProgramDeadlock
-from compiler.ir.verify_program import MAX_CREDITS, RuleError, check_races, program_macs, verify_program
+from compiler.ir.verify_program import (
+    MAX_CREDITS,
+    RULES,
+    RuleError,
+    check_races,
+    program_macs,
+    verify_program,
+)
 from compiler.isa import (
     Access,
     Activate,
@@ -94,6 +101,7 @@ STRUCTURE: list[tuple[str, Callable[[], Program]]] = [
     ("partition-limit", lambda: move(BASE, "x", partitions=8)),
     ("buffer-size", lambda: move(BASE, "x_tile", slots=0)),
     ("alignment", lambda: move(BASE, "x_tile", address=65)),
+    ("unknown-dtype", lambda: move(BASE, "x_tile", dtype="bf8")),
     ("buffer-overlap", lambda: move(BASE, "w", address=128)),
     ("channel-consumer", lambda: edit(BASE, "vector", "evict", waits=(("x_ready", 1),))),
     ("channel-producer", lambda: edit(BASE, "vector", "evict", signals=(("x_ready", 1),))),
@@ -243,6 +251,23 @@ def test_credits_bound_what_a_loop_without_waits_may_post() -> None:
     broken("credits", program(MAX_CREDITS + 1), "limit 65536")
 
 
+def test_the_array_writes_the_accumulator_only() -> None:
+    """Even where the architecture lets it reach another memory."""
+    plain = ARCH.engines["tensor"]
+    arch = ARCH.model_copy(
+        update={"engines": {**ARCH.engines, "tensor": plain.model_copy(update={"writes": ("psum", "sbuf")})}}
+    )
+    instr = Matmul(dst=sb(4), stationary=sb(8), moving=sb(4))
+    with pytest.raises(RuleError, match=r"matmul-memory.*dst is in 'sbuf', want 'psum'"):
+        verify_program(single(instr, "tensor"), arch)
+
+
+def test_every_rule_has_a_test() -> None:
+    alone = {"start-partition", "credits", "matmul-memory", "race"}
+    tested = {rule for rule, _ in STRUCTURE} | {rule for rule, _, _ in INSTRUCTIONS} | alone
+    assert tested == set(RULES)
+
+
 def test_errors_survive_a_process_pool() -> None:
     error = RuleError("race", "here")
     again = pickle.loads(pickle.dumps(error))
@@ -301,8 +326,10 @@ def test_overlap_of_unordered_buffers_is_a_race_and_of_ordered_ones_is_not() -> 
     serial = tile_matmul(4, slots=1)
     # one tile at a time: y_tile lies where x_tile was; the next load waits until y is stored
     chained = replace(
-        edit(edit(move(serial, "y_tile", address=64), "dma1", "store", signals=(("y_free", 1), ("x_free", 1))),
-             "tensor", "matmul", signals=(("acc_ready", 1),)),
+        edit(
+            edit(move(serial, "y_tile", address=64), "dma1", "store", signals=(("y_free", 1), ("x_free", 1))),
+            "tensor", "matmul", signals=(("acc_ready", 1),),
+        ),
         channels=tuple(replace(c, producer="dma1") if c.name == "x_free" else c for c in serial.channels),
     )  # fmt: skip
     verify_program(chained, ARCH)
