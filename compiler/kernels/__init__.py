@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
+from compiler.kernels.elementwise import BINARY, UNARY
 from compiler.kernels.matmul import linear
 from compiler.kernels.matmul_plan import weight_tiles
 from compiler.kernels.norm import norm_op
@@ -41,6 +42,8 @@ def _norm_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> 
 
 
 KERNELS: dict[str, Kernel] = {
+    "unary": UNARY,
+    "binary": BINARY,
     "linear": Kernel(_linear_wants, linear),
     "rms-norm": Kernel(_norm_wants, norm_op),
     "layer-norm": Kernel(_norm_wants, norm_op),

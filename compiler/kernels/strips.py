@@ -1,0 +1,131 @@
+"""Views of whole values for kernels that do not care which element is which: strips and channel pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from compiler.builder import Tensor
+from compiler.isa import Access, Affine
+from compiler.kernels.site import Port, Site
+
+LONG_RUN = 4096  # bytes of a partition from which a transfer reaches the full rate; assumed
+FEW = 8  # tiles a value is cut in where it fits at once, so that transfers and work overlap; assumed
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A part of a DRAM value as [partitions, length], each partition's elements contiguous."""
+
+    tensor: Tensor
+    partitions: int
+    length: int
+    pitch: int  # elements between partitions
+    offset: int
+
+    def __call__(self, start: Affine | int, size: int) -> Access:
+        """Elements `start .. start + size` of each partition."""
+        dims = ((self.pitch, self.partitions), (1, size))
+        at = Affine(self.offset) + start
+        return Access(self.tensor.name, self.tensor.dtype, dims, at, slot=self.tensor.slot)
+
+
+def strips(port: Port, partitions: int) -> list[Strip]:
+    """All true elements of a value as one or two strips, alike for all values of one layout and shape."""
+    if not port.block:
+        return _flat_strips(port, partitions)
+    block, features = port.block, port.type.shape[1]
+    columns = port.type.elements // features
+    whole, rest = divmod(features, block)
+    pitch = -(-features // block) * columns
+    found = []
+    if whole:
+        found.append(Strip(port.tensor, block, whole * columns, pitch, 0))
+    if rest:
+        found.append(Strip(port.tensor, rest, columns, pitch, whole * columns))
+    return found
+
+
+def _flat_strips(port: Port, partitions: int) -> list[Strip]:
+    each, rest = divmod(port.type.elements, partitions)
+    found = []
+    if each:
+        found.append(Strip(port.tensor, partitions, each, each, 0))
+    if rest:
+        found.append(Strip(port.tensor, rest, 1, 1, partitions * each))
+    return found
+
+
+def strip_block(site: Site, length: int, item_bytes: int, reserve: int = 0) -> int:
+    """Elements of a strip to work on at once, where each takes `item_bytes` over all tiles.
+
+    A few tiles a strip, long enough for full transfers, and within the scratchpad.
+    """
+    room = site.arch.partition_bytes(site.arch.scratchpad) - reserve
+    fits = max(1, room // (item_bytes * site.slots) - 64)  # tiles are aligned to 64 B
+    wanted = max(LONG_RUN // item_bytes, -(-length // FEW), 1)
+    return min(length, fits, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Channels that move together: `count` tiles of `size` partitions, from as many blocks of DRAM."""
+
+    partition: int  # first partition in the tiles
+    size: int
+    tile: int  # first tile
+    count: int
+    source: int  # first partition in the DRAM blocks
+    block: int  # first DRAM block
+    step: int  # DRAM blocks from tile to tile
+
+
+def channel_pieces(block: int, rows: int, start: int, size: int) -> Iterator[Piece]:
+    """Channels `start .. start + size`, in blocks of `block` in DRAM, onto tiles of `rows` partitions."""
+    if start % block == 0 and rows % block == 0:
+        yield from _aligned_pieces(block, rows, start // block, size)
+        return
+    done = 0
+    while done < size:
+        tile, partition = divmod(done, rows)
+        at, source = divmod(start + done, block)
+        count = min(size - done, rows - partition, block - source)
+        yield Piece(partition, count, tile, 1, source, at, 1)
+        done += count
+
+
+def _aligned_pieces(block: int, rows: int, first: int, size: int) -> Iterator[Piece]:
+    per_tile = rows // block
+    tiles, rest = divmod(size, rows)
+    if tiles:
+        for j in range(per_tile):
+            yield Piece(j * block, block, 0, tiles, 0, first + j, per_tile)
+    for j in range(-(-rest // block)):
+        yield Piece(j * block, min(block, rest - j * block), tiles, 1, 0, first + tiles * per_tile + j, 1)
+
+
+def inside(piece: Piece, tile: Tensor) -> Access:
+    """The part of `tile` [rows, tiles, ...] that the piece fills."""
+    return tile[(piece.partition, piece.size), (piece.tile, piece.count)]
+
+
+def blocked(port: Port) -> Tensor:
+    """A feature- or channel-blocked value as [block, blocks, columns]."""
+    block, blocks = port.tensor.shape[:2]
+    columns = prod(port.tensor.shape[2:])
+    tensor = port.tensor
+    return Tensor(
+        tensor.name,
+        tensor.dtype,
+        (block, blocks, columns),
+        (blocks * columns, columns, 1),
+        False,
+        tensor.slot,
+    )
+
+
+def tile_counts(extent: int, rows: int) -> list[tuple[int, int, int]]:
+    """(first tile, tiles, rows of each) of the whole tiles and of the short last one."""
+    whole, rest = divmod(extent, rows)
+    return [p for p in ((0, whole, rows), (whole, 1, rest)) if p[1] and p[2]]
