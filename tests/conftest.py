@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# NOTE: pytest puts tests/ on the path, whose folders have the names of our roots; the roots come first.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 GOLDEN = Path(__file__).parent / "golden"
 
