@@ -295,7 +295,7 @@ class Folder:
         sim.fluid.shift(by)
         shift_time(sim.env, by)
         if sim.recorder:
-            jump = Jump(times, period, now.base, before.records, now.records, before.jumps)
+            jump = Jump(times, before.base, now.base, before.records, now.records, before.jumps)
             self.jump_list.append(jump)
         self.jumps += 1
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import simpy
 
-from eventsim.clock import PS_PER_S
 from eventsim.kernel import Tick
 from eventsim.sharing import FlowClass, max_min_rates
 
@@ -30,6 +29,10 @@ class _Active:
         self.rate = 0  # effective bytes/s of one transfer
         self.given = 0  # effective bytes * 1e12 that each has got since the class was last empty
         self.pending: list[tuple[int, int, Ring]] = []  # (value of `given` at its end, ring, ring)
+
+
+def _by_rank(item: tuple[int, Ring]) -> int:
+    return item[0]
 
 
 class Fluid:
@@ -60,6 +63,7 @@ class Fluid:
         self.active_ps = 0
         self.next_end = -1
         self.armed = -1  # earliest pending event
+        self.batching = False
         self.tick = Tick(env, self._on_tick)
 
     def settle(self, now: int) -> None:
@@ -71,19 +75,20 @@ class Fluid:
                 active.given += active.rate * elapsed
         self.last = now
 
-    def join(self, ring: Ring, flow_class: int, effective_bytes: int) -> None:
-        """Start a transfer now; `ring.finished()` is called at its end."""
-        now = int(self.env.now)
-        self.settle(now)
+    def join(self, now: int, ring: Ring, flow_class: int, work: int) -> None:
+        """Start a transfer of `work` now; `ring.finished()` is called at its end."""
+        if now != self.last:
+            self.settle(now)
         active = self.classes[flow_class]
         if not active.count:
             active.given = 0
             self.running.append(active)
         active.count += 1
         self.key += active.weight
-        ring.goal = active.given + effective_bytes * PS_PER_S
-        heappush(active.pending, (ring.goal, ring.rank, ring))
-        self._reprice(now)
+        ring.goal = goal = active.given + work
+        heappush(active.pending, (goal, ring.rank, ring))
+        if not self.batching:
+            self._reprice(now)
 
     def left(self, ring: Ring, flow_class: int) -> int:
         """Work that the running transfer of `ring` still needs (after `settle`)."""
@@ -125,18 +130,25 @@ class Fluid:
             return
         self.settle(now)
         done: list[tuple[int, Ring]] = []
+        emptied = False
         for active in self.running:
-            pending = active.pending
-            while pending and pending[0][0] <= active.given:
+            pending, given = active.pending, active.given
+            while pending and pending[0][0] <= given:
                 _, rank, ring = heappop(pending)
                 done.append((rank, ring))
                 active.count -= 1
                 self.key -= active.weight
-        self.running = [active for active in self.running if active.count]
-        self._reprice(now)
-        done.sort(key=lambda item: item[0])
+            emptied = emptied or not pending
+        if emptied:
+            self.running = [active for active in self.running if active.count]
+        if len(done) > 1:
+            done.sort(key=_by_rank)
+        # The next transfers of these queues may join at once: share out anew when all have.
+        self.batching = True
         for _, ring in done:
             ring.finished(now)
+        self.batching = False
+        self._reprice(now)
         self.after()
 
     def shift(self, by: int) -> None:

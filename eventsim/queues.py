@@ -71,7 +71,7 @@ class Ring:
                 cause.stall += gap - starting
         self.state = FLOWING
         self.started = now
-        self.sim.fluid.join(self, step.flow_class, step.effective_bytes)
+        self.sim.fluid.join(now, self, step.flow_class, step.work)
 
     def finished(self, now: int) -> None:
         """The last byte of the head has arrived."""

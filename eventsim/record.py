@@ -19,13 +19,16 @@ class Recorder:
         self.columns = tuple(Column(s.bound.is_queue) for s in streams)
         self._of_rank = {s.rank: c for s, c in zip(streams, self.columns, strict=True)}
 
-    def instruction(self, stream: Stream, step: Step, start: int, duration: int, cause: Chan | None) -> None:
-        """An engine ran `step`."""
+    def instruction(
+        self, stream: Stream, step: Step, start: int, duration: int, cause: Chan | None, delay: int
+    ) -> None:
+        """An engine ran `step`, `delay` after its tokens were there (table, port)."""
         column = self._of_rank[stream.rank]
         column.index.append(step.index)
         column.start.append(start)
         column.duration.append(duration)
         column.cause.append(-1 if cause is None else cause.index)
+        column.delay.append(delay)
 
     def lengths(self) -> tuple[int, ...]:
         """Records of each stream so far."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from eventsim.assemble import ANCHOR, BARRIER, END, EXEC, LOOP_BEGIN, LOOP_END, RAMP, SPECIAL, TRANSFER, Op
 from eventsim.bind import BoundStream
+from eventsim.clock import PS_PER_S
 from eventsim.kernel import Tick
 from eventsim.sync import Chan
 
@@ -22,7 +23,6 @@ class Step:
     __slots__ = (
         "count",
         "duration",
-        "effective_bytes",
         "flow_class",
         "index",
         "kind",
@@ -35,6 +35,7 @@ class Step:
         "table",
         "target",
         "waits",
+        "work",
     )
 
     def __init__(self, op: Op, chans: list[Chan], stream: BoundStream, op_index: int) -> None:
@@ -54,7 +55,7 @@ class Step:
         self.ports = bound.ports if bound else 0
         self.flow_class = bound.flow_class if bound else -1
         transfer = bound.transfer if bound else None
-        self.effective_bytes = transfer.effective_bytes if transfer else 0
+        self.work = transfer.effective_bytes * PS_PER_S if transfer else 0  # in the unit of `Fluid`
 
 
 class Stream:
@@ -81,6 +82,7 @@ class Stream:
         self.release_tick = Tick(sim.env, self._release)
         self.holding = 0
         self.release_at = 0
+        self.arrived = 0  # when the tokens of the step that waits for a port were there
         self.table: str | None = None
         self.table_ps = 0  # time lost to changing tables
         self.port_ps = {step.ports: 0 for step in code if step.ports}  # time lost to ports, by port mask
@@ -121,10 +123,13 @@ class Stream:
                         if old >= need:
                             chan.old = old - need
                             continue
-                        chan.old = 0
-                        stamps = chan.stamps
-                        for _ in range(need - old):
-                            stamp = stamps.popleft()
+                        if need == 1:
+                            stamp = chan.stamps.popleft()
+                        else:
+                            chan.old = 0
+                            stamps = chan.stamps
+                            for _ in range(need - old):
+                                stamp = stamps.popleft()
                         if stamp > t:
                             t = stamp
                             cause = chan
@@ -136,7 +141,7 @@ class Stream:
                         self.last_end = t + step.duration
                         kind = EXEC
                     else:
-                        t = self._execute(step, t, cause)
+                        t = self._execute(step, t, cause, t)
                 if kind == EXEC:
                     for chan, count, offset in step.signals:
                         stamps = chan.stamps
@@ -149,18 +154,20 @@ class Stream:
                             chan.waiter = None
                             ready.append(waiter)
                     if recorder is not None:
-                        recorder.instruction(self, step, t, step.duration, cause)
+                        recorder.instruction(self, step, t, step.duration, cause, 0)
                     t += step.duration
                 elif kind == SPECIAL:
+                    arrived = t
                     t = self._change_table(step, t)
                     if step.ports:
                         self.pc = pc
                         self.t = t
                         self.cause = cause
+                        self.arrived = arrived
                         self.state = SYNCHRONISING
                         self.tick.at(t)
                         return
-                    t = self._execute(step, t, cause)
+                    t = self._execute(step, t, cause, arrived)
                 elif kind >= TRANSFER:
                     self._issue(step, t, cause)
                     t += step.duration
@@ -202,7 +209,7 @@ class Stream:
         self.table_ps += self.bound.table_ps
         return t + self.bound.table_ps
 
-    def _execute(self, step: Step, t: int, cause: Chan | None) -> int:
+    def _execute(self, step: Step, t: int, cause: Chan | None, arrived: int) -> int:
         """Occupy the engine from `t`, ramp included, and signal; return the end."""
         ramp = self.bound.ramp
         duration = step.duration
@@ -228,7 +235,7 @@ class Stream:
                 self.warm = min(work + step.duration, ramp.full_work)
             self.last_end = t + duration
         if self.sim.recorder is not None:
-            self.sim.recorder.instruction(self, step, t, duration, cause)
+            self.sim.recorder.instruction(self, step, t, duration, cause, t - arrived)
         return t + duration
 
     # -- ports ---------------------------------------------------------------------------------
@@ -247,7 +254,7 @@ class Stream:
         if now > self.t:
             self.port_ps[step.ports] += now - self.t
         self.state = RUNNING
-        self.t = self._execute(step, now, self.cause)
+        self.t = self._execute(step, now, self.cause, self.arrived)
         self.cause = None
         self.pc += 1
         self.holding = step.ports

@@ -36,18 +36,24 @@ class Column:
     start: array[int] = field(default_factory=lambda: array("q"))
     duration: array[int] = field(default_factory=lambda: array("q"))
     cause: array[int] = field(default_factory=lambda: array("q"))  # channel that delayed it, or -1
+    delay: array[int] = field(default_factory=lambda: array("q"))  # ps from its tokens to its start (engines)
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """Folding: what each stream recorded between two positions was repeated `times` more."""
+    """Folding: what was recorded in a window of time was repeated `times` more behind it."""
 
     times: int
-    period_ps: int
-    base_ps: int  # the anchor's clock before the jump, in recorded (unshifted) time
-    begin: tuple[int, ...]  # per stream: number of records at the start of the repeated window
-    end: tuple[int, ...]  # ... and at its end, where the repeats belong
-    first_jump: int  # jumps made before the window began
+    begin_ps: int  # the window, on the anchor's clock
+    end_ps: int
+    begin: tuple[int, ...]  # per stream: records before the window
+    end: tuple[int, ...]  # per stream: records up to its end, where the repeats belong
+    first_jump: int  # jumps made before the window began; those after lie in the window
+
+    @property
+    def period_ps(self) -> int:
+        """Length of the window."""
+        return self.end_ps - self.begin_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,37 @@ class Trace:
             self.dma_effective_bytes,
             self.dma_active_ps,
         )
+
+
+Record = tuple[int, int, int]  # static instruction, start, duration
+
+
+def records(trace: Trace, stream: int) -> Iterator[Record]:
+    """All records of a stream by position, skipped repeats written out (lazily)."""
+    column, jumps = trace.columns[stream], trace.jump_list
+    filled: list[bool] = []
+    for jump in jumps:
+        inner = any(filled[jump.first_jump :])
+        filled.append(inner or jump.begin[stream] < jump.end[stream])
+
+    def window(low: int, high: int, first: int, last: int, shift: int) -> Iterator[Record]:
+        position = low
+        for k in range(first, last):
+            if not filled[k]:
+                continue
+            jump = jumps[k]
+            yield from plain(position, jump.end[stream], shift)
+            position = jump.end[stream]
+            for i in range(1, jump.times + 1):
+                by = shift + i * jump.period_ps
+                yield from window(jump.begin[stream], position, jump.first_jump, k, by)
+        yield from plain(position, high, shift)
+
+    def plain(low: int, high: int, shift: int) -> Iterator[Record]:
+        for p in range(low, high):
+            yield column.index[p], column.start[p] + shift, column.duration[p]
+
+    return window(0, len(column.start), 0, len(jumps), 0)
 
 
 Instance = tuple[int, int, str, Instr, dict[str, int]]
