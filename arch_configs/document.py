@@ -89,7 +89,9 @@ def parse(data: str | bytes, file: str) -> Entry:
         line = (mark.line + 1) if mark else 1
         raise DocumentError([*builder.problems, f"{file}:{line}: {_syntax(error, text, line)}"]) from error
     except yaml.YAMLError as error:
-        raise DocumentError([f"{file}:1: got text that is not YAML ({error}), want a mapping"]) from error
+        raise DocumentError(
+            [f"{file}:{_line_of(error, text)}: got text that is not YAML: {_reason(error)}"]
+        ) from error
     if builder.problems:
         raise DocumentError(builder.problems)
     if not isinstance(root.value, dict):
@@ -121,6 +123,16 @@ def _text(data: str | bytes, file: str) -> str:
         line = data[: error.start].count(b"\n") + 1
         found = data[error.start : error.start + 1].hex()
         raise DocumentError([f"{file}:{line}: got byte 0x{found}, want UTF-8 text"]) from error
+
+
+def _line_of(error: yaml.YAMLError, text: str) -> int:
+    """Line of an unreadable character; the parsers count characters or bytes, so it may be a line late."""
+    position = getattr(error, "position", 0)
+    return text.count("\n", 0, position) + 1
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    return f"{getattr(error, 'reason', None) or error}, want a mapping of keys"
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, line: int) -> str:

@@ -10,11 +10,12 @@ from pydantic_core import ErrorDetails
 
 from arch_configs import schema
 from arch_configs.document import Entry, Mark
-from arch_configs.rules import Path, Problem, RuleError, dotted, nearest
+from arch_configs.rules import Path, Problem, RuleError, closest, dotted, nearest
 from arch_configs.spec import ArchSpec
 
 # What to write where something is missing, by the name of the key.
 _WANTED: Mapping[str, str] = {
+    **dict.fromkeys(("rows", "cols", "lanes", "queues", "engines"), "a whole number from 1"),
     "name": "a name; it is not inherited by extends",
     "kind": "one of the kinds",
     "clock": "a frequency such as 1.4 GHz",
@@ -88,7 +89,7 @@ def _text(detail: ErrorDetails, path: Path, tree: Entry) -> str:
     if kind == "value_error":
         return str(detail["ctx"]["error"])
     if kind == "missing":
-        wanted = _WANTED.get(str(path[-1]), "a value")
+        wanted = "a mapping" if path == ("engines",) else _WANTED.get(str(path[-1]), "a value")
         return f"got nothing, want {wanted}"
     if kind == "extra_forbidden":
         return _unknown_key(path, tree)
@@ -127,9 +128,10 @@ def _unknown_key(path: Path, tree: Entry) -> str:
 
 def unknown_key(key: str, known: tuple[str, ...]) -> str:
     """The message for a `key` where only `known` may stand."""
-    homes = schema.homes(key)
-    belongs = f"; {key!r} belongs at {' or '.join(homes)}" if homes else ""
     hint = nearest(key, known)
+    meant = key if hint else closest(key, schema.all_keys()) or key
+    homes = schema.homes(meant)
+    belongs = f"; {meant!r} belongs at {' or '.join(homes)}" if homes else ""
     return f"got an unknown key, want one of {', '.join(known)}{hint}{belongs}"
 
 

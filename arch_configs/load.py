@@ -80,7 +80,7 @@ def _build(tree: Entry, overrides: Mapping[str, str] | None) -> ArchSpec:
     except ValidationError as error:
         found = explain(error, tree)
         if not _rules_were_checked(error):
-            found += outline_problems(Outline.of(tree.plain()))
+            found += outline_problems(Outline.of(tree.plain()), complete=False)
     located = sorted(
         (line(problem, tree) for problem in found), key=lambda item: (item[0].file, item[0].line)
     )

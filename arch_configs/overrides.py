@@ -52,7 +52,7 @@ def _set(tree: Entry, path: list[str], value: Entry) -> None:
 
 def _check_key(shape: schema.Shape, plain: Plain, path: list[str], *, last: bool) -> None:
     """Refuse a key that the schema does not know here, or whose holder is not in the file."""
-    key, where = path[-1], dotted(path)
+    key, where = path[-1], dotted(path) or "''"
     if schema.is_list(shape):
         size = len(plain) if isinstance(plain, list) else 0
         if not key.isdecimal() or len(key) > 6 or int(key) >= size:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]  # where, and "got X, want Y"
+_CLOSE = 0.6  # difflib's own default for a close match
 
 
 class RuleError(ValueError):
@@ -68,15 +69,28 @@ def dotted(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like `name`, the first of equals; None if none is close."""
+    ratios = [(difflib.SequenceMatcher(None, name, other).ratio(), other) for other in known]
+    best = max(ratios, key=lambda item: item[0], default=(0.0, ""))
+    return best[1] if best[0] >= _CLOSE else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` if a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else ""
 
 
-def outline_problems(outline: Outline) -> list[Problem]:
-    """Names that do not exist and roles that are not filled, exactly once."""
-    return [*_roles(outline), *_references(outline), *_reach(outline)]
+def outline_problems(outline: Outline, *, complete: bool = True) -> list[Problem]:
+    """Names that do not exist, and roles that are not filled exactly once.
+
+    With `complete` false some sections are known to be broken: what may only follow from that is left out.
+    """
+    missing = list(_references(outline)) if complete or outline.memories else []
+    if not complete:
+        return missing
+    return [*_roles(outline), *missing, *([] if missing else _reach(outline))]
 
 
 def _roles(outline: Outline) -> Iterator[Problem]:
@@ -102,15 +116,15 @@ def _references(outline: Outline) -> Iterator[Problem]:
             for index, memory in enumerate(memories):
                 where = ("engines", engine, side, index)
                 if memory not in outline.memories:
-                    yield where, _unknown("memory", memory, outline.memories)
+                    yield where, _unknown("a memory", memory, outline.memories)
                 elif outline.memories[memory] == "dram":
                     yield where, f"got {memory!r}, want on-chip memories; DRAM is reached by DMA alone"
     for number, (engines, memory) in enumerate(outline.exclusions):
         for index, engine in enumerate(engines):
             if engine not in outline.engines:
-                yield ("exclusions", number, "engines", index), _unknown("engine", engine, outline.engines)
+                yield ("exclusions", number, "engines", index), _unknown("an engine", engine, outline.engines)
         if memory not in outline.memories:
-            yield ("exclusions", number, "memory"), _unknown("memory", memory, outline.memories)
+            yield ("exclusions", number, "memory"), _unknown("a memory", memory, outline.memories)
 
 
 def _reach(outline: Outline) -> Iterator[Problem]:
@@ -132,7 +146,7 @@ def _reach(outline: Outline) -> Iterator[Problem]:
 
 
 def _unknown(what: str, name: str, known: Mapping[str, str]) -> str:
-    return f"got {name!r}, want a {what} of this file: {', '.join(known) or 'none'}{nearest(name, known)}"
+    return f"got {name!r}, want {what} of this file: {', '.join(known) or 'none'}{nearest(name, known)}"
 
 
 def _list(names: Iterable[str]) -> str:

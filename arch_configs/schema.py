@@ -92,6 +92,11 @@ def homes(key: str) -> tuple[str, ...]:
     return tuple(dotted(path) for path in _walk(ArchSpec, ()) if path[-1] == key)
 
 
+def all_keys() -> tuple[str, ...]:
+    """Every key that is valid somewhere, in schema order."""
+    return tuple(dict.fromkeys(path[-1] for path in _walk(ArchSpec, ())))
+
+
 def _walk(shape: Shape, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     shape = _plain(shape)
     if isinstance(shape, type) and issubclass(shape, BaseModel):
