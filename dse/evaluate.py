@@ -1,0 +1,243 @@
+"""One point in, one record out: load, build, check, compile, simulate, summarise. Pure."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import fields
+from importlib.metadata import version
+from typing import cast
+
+from arch_configs import ArchError, ArchSpec, load_arch
+from compiler import CompileError, CompileOptions, Infeasible, Program, Shortfall, compile_graph
+from compiler.ir.graph import Graph
+from dse import summary
+from dse.digest import digest_json, digest_value, model_digest
+from dse.errors import SpaceError, did_you_mean
+from dse.point import Option, Point
+from dse.result import Record, empty_record, point_record, shortfall_reason
+from dse.roofline import GraphBounds, graph_bounds
+from eventsim import BoundProgram, SimError, Trace, bind, simulate_bound
+from workloads import WorkloadError, build
+
+USER_ERRORS = (ArchError, WorkloadError, CompileError, SimError, SpaceError)
+LOW_UTILIZATION = 0.05  # assumed: below it a design is probably not what was meant
+
+
+def evaluate(point: Point) -> Record:
+    """The record of a point that works or does not fit.
+
+    Raises: one of USER_ERRORS when the point itself is wrong; see `dse.pool.guarded`.
+    """
+    return evaluate_traced(point, record=False)[0]
+
+
+def evaluate_traced(point: Point, *, record: bool = True) -> tuple[Record, Program | None, Trace | None]:
+    """`evaluate`, and with it the program and a trace; with `record` the trace keeps every start."""
+    begun = time.perf_counter()
+    arch, graph, options = resolve(point)
+    result = empty_record(point, model_digest())
+    result["digests"]["arch"] = digest_json(arch.canonical())
+    result["digests"]["graph"] = digest_value(graph)
+    result["memory"] = summary.memory_skeleton(arch)
+    result["array"] = summary.array_skeleton(arch, matrix_dtype(graph))
+    result["macs"], result["flops_model"] = graph.macs, 2 * graph.macs
+    bounds = graph_bounds(graph, arch)
+    program, trace = None, None
+    try:
+        check_dram(graph, arch)
+        if point.fidelity == "roofline":
+            _fill_roofline(result, graph, arch, bounds)
+        else:
+            program = compile_graph(graph, arch, options)
+            bound = bind(program, arch)
+            trace = simulate_bound(bound, fold=point.fidelity == "event", record=record)
+            _fill_simulated(result, graph, bound, trace, bounds)
+    except Infeasible as problem:
+        _empty_metrics(result, problem.shortfall)
+    result["provenance"] = provenance(time.perf_counter() - begun)
+    return result, program, trace
+
+
+def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
+    """What the texts of a point mean; raises the user's errors."""
+    return load_arch(point.arch, dict(point.overrides)), build(point.workload), compile_options(point.options)
+
+
+def point_id(point: Point) -> str:
+    """Digest of everything that can change the answer, the model's own source included."""
+    arch, graph, _ = resolve(point)
+    return digest_json(
+        {
+            "point": point_record(point),
+            "arch": arch.canonical(),
+            "graph": digest_value(graph),
+            "model": model_digest(),
+        }
+    )
+
+
+def compile_options(options: tuple[tuple[str, Option], ...]) -> CompileOptions:
+    """Options by name; a list is written with commas. Raises SpaceError for an unknown or wrong one."""
+    known = {field.name: field for field in fields(CompileOptions)}
+    defaults = CompileOptions()
+    values: dict[str, object] = {}
+    problems = []
+    for name, value in options:
+        if name not in known:
+            problems.append(f"options.{name}: got an unknown option{did_you_mean(name, known)}")
+            continue
+        default = getattr(defaults, name)
+        parsed = _option(value, default)
+        if parsed is None:
+            problems.append(f"options.{name}: got {value!r}, want a value such as {default!r}")
+        values[name] = parsed
+    if problems:
+        raise SpaceError(problems)
+    return CompileOptions(**values)  # type: ignore[arg-type]
+
+
+def _option(value: Option, default: object) -> object | None:
+    """`value` as the type of `default`, or None if it is not one."""
+    text = str(value).lower()
+    if isinstance(default, bool):
+        return {"true": True, "false": False, "1": True, "0": False}.get(text)
+    if isinstance(default, tuple):
+        return tuple(part.strip() for part in str(value).split(",") if part.strip())
+    if isinstance(default, int):
+        return int(text) if text.lstrip("-").isdigit() else None
+    return str(value)
+
+
+def matrix_dtype(graph: Graph) -> str:
+    """Operand type of most of the model's MACs: what its peak and mfu refer to."""
+    types = graph.value_map()
+    weight: dict[str, int] = {}
+    for node, times in graph.walk():
+        ins = tuple(types[name].type for name in node.inputs)
+        if ins:
+            weight[ins[0].dtype] = weight.get(ins[0].dtype, 0) + times * node.op.macs(ins)
+    return max(weight, key=lambda dtype: (weight[dtype], dtype), default="bf16")
+
+
+def check_dram(graph: Graph, arch: ArchSpec) -> None:
+    """Raise Infeasible when weights, states, inputs and outputs and the runtime reserve exceed DRAM.
+
+    A bound from below, before any compilation; activations are placed, and checked, by the compiler.
+    """
+    spec = arch.memories[arch.dram]
+    outputs = sum(v.nbytes for v in graph.values if v.name in graph.outputs and v.kind == "activation")
+    lines = (
+        ("weights", graph.kind_bytes("weight")),
+        ("kv cache and states", graph.kind_bytes("state")),
+        ("inputs", graph.kind_bytes("input")),
+        ("outputs", outputs),
+        ("runtime reserve", spec.reserved),
+    )
+    needed = sum(size for _, size in lines)
+    if needed <= spec.capacity:
+        return
+    terms = tuple(sorted((line for line in lines if line[1]), key=lambda item: -item[1]))
+    lever = (
+        "a smaller batch or context" if terms[0][0].startswith("kv") else "fewer layers or a narrower type"
+    )
+    gib = -(-needed // 2**30)
+    fix = f"memories.{arch.dram}.capacity >= {gib} GiB, or {lever}"
+    raise Infeasible(Shortfall("dram-capacity", arch.dram, needed, spec.capacity, "B", terms, fix))
+
+
+def _fill_roofline(result: Record, graph: Graph, arch: ArchSpec, bounds: GraphBounds) -> None:
+    """Metrics of the bound itself: the time that no schedule can beat."""
+    _fill_time(result, graph, arch, bounds.time_ps + arch.launch_overhead)
+    result["ops"] = summary.bound_op_records(bounds)
+    _fill_bounds(result, bounds, None)
+    _fill_traffic(result, arch, bounds.read_bytes, bounds.write_bytes)
+    result["audit"] = {"above_lower_bound": True}
+
+
+def _fill_simulated(
+    result: Record, graph: Graph, bound: BoundProgram, trace: Trace, bounds: GraphBounds
+) -> None:
+    arch = bound.arch
+    serial = summary.serial_ps(bound)
+    array = summary.array_record(bound.program, arch, matrix_dtype(graph))
+    result["digests"]["program"] = digest_value(bound.program)
+    result["array"] = array
+    _fill_time(result, graph, arch, trace.time_ps + arch.launch_overhead)
+    result["engines"] = summary.engine_records(trace, arch)
+    result["hfu"] = result["engines"][arch.tensor]["utilization"]
+    result["memory"] = summary.memory_records(bound.program, arch)
+    result["ops"] = summary.op_records(bound, trace, graph)
+    _fill_bounds(result, bounds, serial)
+    _fill_traffic(result, arch, trace.dram_read_bytes, trace.dram_write_bytes)
+    result["audit"] = summary.audit(bound, trace, graph, array=array, bounds=bounds, serial=serial)
+    result["warnings"] = _warnings(result)
+
+
+def _fill_time(result: Record, graph: Graph, arch: ArchSpec, time_ps: int) -> None:
+    """Time, mfu and throughput. The host gap in front of a run is part of the time."""
+    result["status"] = "ok"
+    result["time_ps"] = time_ps
+    result["latency_s"] = time_ps / 10**12
+    peak = arch.peak_flops(matrix_dtype(graph))
+    if peak and time_ps:
+        result["mfu"] = 2 * graph.macs * 10**12 / (time_ps * peak)
+    meta = dict(graph.meta)
+    unit, work = meta.get("unit"), meta.get("work")
+    if isinstance(unit, str) and isinstance(work, int) and time_ps:
+        result["throughput"] = {f"{unit}_per_s": work * 10**12 / time_ps}
+
+
+def _fill_bounds(result: Record, bounds: GraphBounds, serial: int | None) -> None:
+    result["bounds"] = {
+        "compute_ps": bounds.compute_ps,
+        "memory_ps": bounds.memory_ps,
+        "collective_ps": 0,
+        "serial_ps": serial,
+    }
+
+
+def _fill_traffic(result: Record, arch: ArchSpec, read: int, write: int) -> None:
+    time_ps = cast("int", result["time_ps"])
+    result["hbm_read_bytes"], result["hbm_write_bytes"] = read, write
+    result["spill_bytes"] = result["link_bytes"] = 0
+    if time_ps:
+        result["mbu"] = (read + write) * 10**12 / (time_ps * arch.dram_bandwidth)
+
+
+def _warnings(result: Record) -> list[str]:
+    """What a user should not overlook."""
+    found = [
+        f"audit failed: {name}; please report it" for name, passed in result["audit"].items() if not passed
+    ]
+    mfu, mbu = result["mfu"], result["mbu"]
+    if mfu is not None and mbu is not None and max(mfu, mbu) < LOW_UTILIZATION:
+        waits = {
+            cause: spent
+            for engine in result["engines"].values()
+            if engine["kind"] == "systolic"
+            for cause, spent in engine["wait_ps"].items()
+        }
+        cause = max(waits, key=lambda name: (waits[name], name), default="nothing")
+        found.append(
+            f"utilization is low: mfu {mfu:.2%}, mbu {mbu:.2%}; "
+            f"the array mostly waits for {cause}; see dse explain"
+        )
+    return found
+
+
+def _empty_metrics(result: Record, shortfall: Shortfall) -> None:
+    result["status"] = "infeasible"
+    result["reason"] = shortfall_reason(shortfall)
+
+
+def provenance(wall_s: float) -> dict[str, str | int | float | None]:
+    """Where and with what a record was made; never part of a comparison."""
+    return {
+        "version": version("accel-dse"),
+        "python": platform.python_version(),
+        "simpy": version("simpy"),
+        "numpy": version("numpy"),
+        "host": platform.node(),
+        "wall_s": round(wall_s, 6),
+    }

@@ -1,0 +1,231 @@
+"""Program and trace to the parts of a record: engines, memories, ops, the array, bounds and audit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from arch_configs.spec import ArchSpec
+from compiler.ir.graph import Graph
+from compiler.isa import Matmul, Program, Transpose, walk
+from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord
+from dse.roofline import GraphBounds, array_ps, transfer_ps
+from eventsim import BoundProgram, Trace
+
+LAUNCH = "launch"  # wait cause of the host gap in front of a run
+PS_PER_S = 10**12
+_KIND_LINES = {
+    "weight": "weights",
+    "state": "kv cache and states",
+    "input": "inputs",
+    "activation": "activations",
+}
+
+
+def engine_records(trace: Trace, arch: ArchSpec) -> dict[str, EngineRecord]:
+    """Every engine, and the DMA queues that the program uses. The launch gap is a wait of each."""
+    launch = arch.launch_overhead
+    time_ps = trace.time_ps + launch
+    streams = {stream.name: stream for stream in trace.streams}
+    found: dict[str, EngineRecord] = {}
+    for name in (*arch.engines, *arch.queue_names):
+        stream = streams.get(name)
+        if stream is None and name not in arch.engines:
+            continue
+        waits = dict(sorted(stream.wait_ps.items())) if stream else {}
+        if launch:
+            waits[LAUNCH] = launch
+        busy = stream.busy_ps if stream else 0
+        found[name] = {
+            "kind": arch.engines[name].kind if name in arch.engines else "dma",
+            "busy_ps": busy,
+            "wait_ps": waits,
+            "idle_ps": stream.idle_ps if stream else trace.time_ps,
+            "instructions": stream.instructions if stream else 0,
+            "utilization": busy / time_ps if time_ps else 0.0,
+        }
+    return found
+
+
+def memory_skeleton(arch: ArchSpec) -> dict[str, MemoryRecord]:
+    """The memories of an architecture, empty."""
+    return {
+        name: {
+            "kind": spec.kind,
+            "capacity_bytes": spec.capacity,
+            "bandwidth_bytes_per_s": arch.dram_bandwidth if name == arch.dram else spec.bandwidth,
+            "peak_bytes": 0,
+            "by_tensor": [],
+        }
+        for name, spec in arch.memories.items()
+    }
+
+
+def memory_records(program: Program, arch: ArchSpec) -> dict[str, MemoryRecord]:
+    """Peaks from the addresses; on chip over all partitions. The reserve of the runtime is a line."""
+    found = memory_skeleton(arch)
+    lines: dict[str, dict[str, int]] = {name: defaultdict(int) for name in found}
+    top = dict.fromkeys(found, 0)
+    for buffer in program.buffers:
+        width = buffer.partitions or 1
+        label = buffer.tensor or buffer.name
+        if buffer.memory == arch.dram:
+            label = _KIND_LINES.get(buffer.kind, buffer.kind)
+        lines[buffer.memory][label] += buffer.nbytes * width
+        rows = 1 if buffer.memory == arch.dram else arch.partitions(buffer.memory)
+        top[buffer.memory] = max(top[buffer.memory], (buffer.address + buffer.nbytes) * rows)
+    for name, memory in found.items():
+        reserve = arch.memories[name].reserved
+        if reserve:
+            lines[name]["runtime reserve"] += reserve
+        memory["peak_bytes"] = top[name] + reserve
+        memory["by_tensor"] = sorted(lines[name].items(), key=lambda item: (-item[1], item[0]))
+    return found
+
+
+def array_skeleton(arch: ArchSpec, dtype: str) -> ArrayRecord:
+    """The matrix engine before a program is known."""
+    array = arch.array
+    return {
+        "rows": array.rows,
+        "cols": array.cols,
+        "units": array.units,
+        "dtype": dtype,
+        "peak_flops_per_s": arch.peak_flops(dtype),
+        "model_macs": None,
+        "other_macs": None,
+        "padded_macs": None,
+    }
+
+
+def array_record(program: Program, arch: ArchSpec, dtype: str) -> ArrayRecord:
+    """MACs of the program: for the model, other array work, and cells beside tiles below array size."""
+    model, other, offered = 0, 0, 0
+    cells = arch.array.rows * arch.array.cols
+    for instr, times in walk(dict(program.streams).get(arch.tensor, ())):
+        if isinstance(instr, Matmul):
+            macs, columns = instr.macs, instr.moving.free_elements
+        elif isinstance(instr, Transpose):
+            macs, columns = instr.src.elements * instr.src.partitions, instr.src.partitions
+        else:
+            continue
+        is_model = isinstance(instr, Matmul) and instr.model
+        model += times * macs * is_model
+        other += times * macs * (not is_model)
+        offered += times * cells * columns
+    return {
+        **array_skeleton(arch, dtype),
+        "model_macs": model,
+        "other_macs": other,
+        "padded_macs": offered - model - other,
+    }
+
+
+def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord]:
+    """Per op of the program: model FLOPs, DRAM bytes, its own bounds, and time on each engine."""
+    kinds = {node.name: (node.op.kind, times) for node, times in graph.walk()}
+    dtypes: dict[str, str] = {}
+    macs: dict[str, int] = defaultdict(int)
+    nbytes: dict[str, int] = defaultdict(int)
+    busy: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for stream, result in zip(bound.streams, trace.streams, strict=True):
+        for op, spent in result.busy_by_op.items():
+            busy[op]["dma" if stream.is_queue else stream.name] += spent
+        for item in stream.instrs:
+            if isinstance(item.instr, Matmul) and item.instr.model:
+                macs[item.instr.op] += item.times * item.instr.macs
+                dtypes[item.instr.op] = item.instr.moving.dtype
+            if item.transfer is not None:
+                nbytes[item.instr.op] += item.times * item.transfer.dram_bytes
+    order = {op: position for position, op in enumerate(kinds)}
+    found: list[OpRecord] = []
+    for op in sorted(busy, key=lambda name: (order.get(name, len(order)), name)):
+        kind, count = kinds.get(op, ("", 1))
+        found.append(
+            {
+                "op": op,
+                "kind": kind,
+                "count": count,
+                "flops": 2 * macs[op],
+                "bytes": nbytes[op],
+                "compute_ps": array_ps(macs[op], dtypes.get(op, "bf16"), bound.arch),
+                "memory_ps": transfer_ps(nbytes[op], bound.arch),
+                "busy_ps": {name: spent for name, spent in busy[op].items() if spent},
+            }
+        )
+    return found
+
+
+def bound_op_records(bounds: GraphBounds) -> list[OpRecord]:
+    """Per op of the graph, from the roofline alone."""
+    return [
+        {
+            "op": op.op,
+            "kind": op.kind,
+            "count": op.count,
+            "flops": 2 * op.macs,
+            "bytes": op.nbytes,
+            "compute_ps": op.compute_ps,
+            "memory_ps": op.memory_ps,
+            "busy_ps": {},
+        }
+        for op in bounds.ops
+    ]
+
+
+def serial_ps(bound: BoundProgram) -> int:
+    """Upper bound: every instruction and transfer alone, one after the other, each from cold."""
+    arch = bound.arch
+    total = arch.launch_overhead
+    for stream in bound.streams:
+        for item in stream.instrs:
+            spent = item.duration + stream.latency
+            if item.table is not None:
+                spent += stream.table_ps
+            if stream.ramp is not None and item.duration:
+                spent += stream.ramp.elapsed(item.duration) - item.duration
+            if item.transfer is not None:
+                spent += arch.dma.latency + _alone_ps(bound, item.transfer.effective_bytes, item.transfer.cap)
+                spent += transfer_ps(item.transfer.dram_bytes, arch)
+            total += spent * item.times
+    return total
+
+
+def _alone_ps(bound: BoundProgram, effective_bytes: int, cap: int) -> int:
+    rate = min(cap, bound.arch.dma.engines * bound.arch.dma.engine_bandwidth)
+    return -(-effective_bytes * PS_PER_S // rate)
+
+
+def audit(
+    bound: BoundProgram,
+    trace: Trace,
+    graph: Graph,
+    *,
+    array: ArrayRecord,
+    bounds: GraphBounds,
+    serial: int,
+) -> dict[str, bool]:
+    """Checks that hold for every correct simulation; a False is a fault of ours, never of the user."""
+    arch = bound.arch
+    moved = sum(
+        item.times * item.transfer.dram_bytes
+        for stream in bound.streams
+        for item in stream.instrs
+        if item.transfer is not None
+    )
+    dram_bytes = trace.dram_read_bytes + trace.dram_write_bytes
+    time_ps = trace.time_ps + arch.launch_overhead
+    peak_macs = arch.peak_flops(array["dtype"]) * time_ps // 2
+    return {
+        "time_adds_up": all(
+            s.busy_ps + sum(s.wait_ps.values()) + s.idle_ps == trace.time_ps for s in trace.streams
+        ),
+        "engines_below_peak": all(s.busy_ps <= trace.time_ps for s in trace.streams)
+        and (not peak_macs or graph.macs * PS_PER_S <= peak_macs),
+        "dram_below_peak": dram_bytes * PS_PER_S <= arch.dram_bandwidth * max(1, trace.time_ps),
+        "bytes_conserved": moved == dram_bytes,
+        "bytes_above_compulsory": dram_bytes >= bounds.read_bytes + bounds.write_bytes,
+        "macs_conserved": array["model_macs"] == graph.macs,
+        "instructions_conserved": bound.instructions == sum(s.instructions for s in trace.streams),
+        "above_lower_bound": bounds.time_ps <= time_ps,
+        "below_serial_bound": time_ps <= serial,
+    }
