@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from arch_configs.spec import ArchSpec
-from compiler.allocation import allocate
+from compiler.allocation import Placement, allocate
 from compiler.codegen import emit
 from compiler.cost import CostModel
 from compiler.errors import CompileError, Infeasible, Shortfall, VerifyError
 from compiler.ir.graph import Graph
 from compiler.ir.verify_program import verify_program
 from compiler.isa import Program
-from compiler.lowering import lower
+from compiler.lowering import Lowered, lower
 from compiler.options import CompileOptions
 from compiler.passes import parse_pass, run_pipeline
 from compiler.sync import plan_sync
@@ -38,11 +40,8 @@ def compile_graph(
     option is wrong).
     """
     options = options or CompileOptions()
-    graph = run_pipeline(
-        graph, tuple(parse_pass(p) for p in options.passes), arch
-    )  # Graph -> Graph: canonicalise, fuse
-    lowered = lower(graph, arch, options, cost)  # Graph -> TileGraph: layouts, kernels, tiling, engines
-    placement = allocate(lowered.tiles, arch)  # addresses from lifetimes
+    graph = run_pipeline(graph, tuple(parse_pass(p) for p in options.passes), arch)  # canonicalise, fuse
+    lowered, placement = _place(graph, arch, options, cost)
     plan = plan_sync(lowered.tiles, placement.overlaps)  # who waits for whom
     program = emit(
         lowered.tiles,
@@ -51,7 +50,20 @@ def compile_graph(
         outputs=lowered.outputs,
         layouts=lowered.layouts,
         shapes=lowered.shapes,
-    )  # streams
+    )  # one stream for each engine and queue
     if options.verify:
         verify_program(program, arch)
     return program
+
+
+def _place(
+    graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None
+) -> tuple[Lowered, Placement]:
+    """Tiles and addresses; where pipelining needs more memory than there is, do without it."""
+    lowered = lower(graph, arch, options, cost)  # layouts, kernels, tiling, engines
+    try:
+        return lowered, allocate(lowered.tiles, arch)  # addresses from lifetimes
+    except Infeasible:
+        if not options.pipeline:
+            raise
+    return _place(graph, arch, replace(options, pipeline=False), cost)

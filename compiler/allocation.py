@@ -7,6 +7,7 @@ single slot lives from its first to its last use at the level of its home loop.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -38,9 +39,9 @@ class Placement:
     overlaps: dict[str, tuple[str, ...]]
 
 
-def lifetimes(graph: TileGraph) -> dict[str, Lifetime]:
-    """The lifetime of every buffer that is used."""
-    spans: dict[str, tuple[int, int]] = {}
+def lifetimes(graph: TileGraph) -> dict[str, tuple[Lifetime, Lifetime]]:
+    """The lifetimes of every buffer that is used: with one slot, and with several."""
+    spans: dict[str, tuple[Lifetime, Lifetime]] = {}
     position = 0
 
     def visit(loop: TileLoop) -> dict[str, tuple[int, int]]:
@@ -57,15 +58,17 @@ def lifetimes(graph: TileGraph) -> dict[str, Lifetime]:
             for name, (lo, hi) in found.items():
                 old = uses.get(name, (lo, hi))
                 uses[name] = (min(old[0], lo), max(old[1], hi))
+        pipelined = loop.count > 1 and any(child.stage for child in loop.body)
         for name, use in uses.items():
             buffer = graph.buffers[name]
             if buffer.home is loop:
-                whole = loop.count > 1 and buffer.slots > 1
-                spans[name] = (start + 1, position) if whole else use
+                one, whole = Lifetime(*use), Lifetime(start + 1, position)
+                # In a pipelined loop the ends of iterations overlap: nothing in it may share bytes.
+                spans[name] = (whole if pipelined else one, whole if loop.count > 1 else one)
         return uses
 
     visit(graph.root)
-    return {name: Lifetime(*span) for name, span in spans.items()}
+    return spans
 
 
 def allocate(graph: TileGraph, arch: ArchSpec) -> Placement:
@@ -103,49 +106,55 @@ def _place_dram(buffers: list[TileBuffer], arch: ArchSpec, placed: dict[str, Buf
 def _place_on_chip(
     memory: str,
     buffers: list[TileBuffer],
-    alive: dict[str, Lifetime],
+    alive: dict[str, tuple[Lifetime, Lifetime]],
     arch: ArchSpec,
     placed: dict[str, Buffer],
 ) -> None:
     """Place all; while they do not fit, give up slots of the largest: less overlap, but it runs."""
+    limit = arch.partition_bytes(memory)
     while True:
         fresh: dict[str, Buffer] = {}
-        peak = _pack(memory, buffers, alive, arch, fresh)
-        if peak <= arch.partition_bytes(memory):
+        top = _pack(memory, buffers, alive, arch, fresh)
+        if fresh[top].address + fresh[top].nbytes <= limit:
             placed.update(fresh)
             return
-        spare = max(buffers, key=lambda b: (b.slots > b.need, b.slot_bytes * (b.slots - b.need), b.name))
-        if spare.slots <= spare.need:
+        beside = alive[top][1]
+        spare = [b for b in buffers if b.slots > b.need and alive[b.name][1].overlaps(beside)]
+        if not spare:
+            peak = fresh[top].address + fresh[top].nbytes
             raise Infeasible(_overflow(memory, peak, buffers, arch))
-        spare.slots -= 1
+        spare.sort(key=lambda b: (-b.slot_bytes * (b.slots - b.need), b.name))
+        for b in spare[: max(1, len(spare) // 4)]:
+            b.slots -= 1
 
 
 def _pack(
     memory: str,
     buffers: list[TileBuffer],
-    alive: dict[str, Lifetime],
+    alive: dict[str, tuple[Lifetime, Lifetime]],
     arch: ArchSpec,
     placed: dict[str, Buffer],
-) -> int:
-    """Largest first, each at the lowest address that is free for its whole life; return the peak."""
+) -> str:
+    """Largest first, each at the lowest address that is free for its whole life; return the topmost."""
     bank = arch.bank_bytes(memory) if arch.memories[memory].kind == "accumulator" else 0
-    done: list[tuple[int, int, Lifetime]] = []
-    peak = 0
+    done: list[tuple[int, int, int, int]] = []  # (address, end, first, last), by address
+    peak, top = -1, ""
     for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
         step, align = _step(b.slot_bytes, bank)
-        size, life = step * b.slots, alive[b.name]
+        size, life = step * b.slots, alive[b.name][b.slots > 1]
+        born, dies = life.first, life.last
         address = 0
-        for lo, hi, other in done:
-            if not other.overlaps(life):
-                continue
-            if address + size <= lo:
-                break
-            address = max(address, _round_up(hi, align))
+        for lo, hi, first, last in done:
+            if first <= dies and born <= last:
+                if address + size <= lo:
+                    break
+                if hi > address:
+                    address = -(-hi // align) * align
         placed[b.name] = _buffer(b, address, step)
-        done.append((address, address + size, life))
-        done.sort(key=lambda d: (d[0], d[1]))
-        peak = max(peak, address + size)
-    return peak
+        insort(done, (address, address + size, born, dies))
+        if address + size > peak:
+            peak, top = address + size, b.name
+    return top
 
 
 def _step(slot_bytes: int, bank: int) -> tuple[int, int]:

@@ -74,9 +74,11 @@ class Tensor:
         for axis, item in enumerate(items):
             start, size, step = _range(item, self.shape[axis])
             if self.on_chip and axis == 0:
-                if not isinstance(start, int) or step != 1:
-                    raise CompileError(f"{self.name}: partitions start at a number and have no step")
-                partition, partitions = start, 1 if size is None else size
+                if not isinstance(start, int) or size is None or step != 1:
+                    raise CompileError(
+                        f"{self.name}: want partitions as (start, size) with a number to start"
+                    )
+                partition, partitions = start, size
                 continue
             offset = offset + start * self.strides[axis]
             if size is not None:
@@ -101,9 +103,12 @@ class Tensor:
         strides[axis : axis + 1] = [strides[axis] * size, strides[axis]]
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
-    def broadcast(self, size: int) -> Tensor:
-        """A new first axis of `size` that repeats the tensor."""
-        return replace(self, shape=(size, *self.shape), strides=(0, *self.strides))
+    def repeat(self, axis: int, size: int) -> Tensor:
+        """A new axis of `size` in front of `axis` that repeats the elements."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(axis, size)
+        strides.insert(axis, 0)
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
 
 
 def _range(item: Index, extent: int) -> tuple[int | Affine, int | None, int]:
@@ -126,9 +131,15 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
 class Builder:
     """Builds one TileGraph. See the module text."""
 
-    def __init__(self, arch: ArchSpec, name: str, cost: CostModel | None = None) -> None:
-        """An empty program for `arch`; `cost` balances work over engines (default: a roofline)."""
+    def __init__(
+        self, arch: ArchSpec, name: str, cost: CostModel | None = None, *, pipelined: bool = True
+    ) -> None:
+        """An empty program for `arch`.
+
+        `cost` balances work over engines (default: a roofline). Without `pipelined`, stages are ignored.
+        """
         self.arch = arch
+        self._pipelined = pipelined
         self.cost: CostModel = cost or Roofline(arch)
         self.root = TileLoop("root", 1, 0)
         self.graph = TileGraph(name, self.root, {})
@@ -151,6 +162,7 @@ class Builder:
         try:
             yield var(node.var)
         finally:
+            node.body.sort(key=lambda child: child.stage)  # program order within an iteration: by stage
             self._stage = outer
             self._stack.pop()
 
@@ -170,8 +182,11 @@ class Builder:
 
     @contextmanager
     def stage(self, number: int) -> Iterator[None]:
-        """Instructions inside run `number` iterations of the innermost loop later on their stream."""
-        outer, self._stage = self._stage, number
+        """Instructions inside run `number` iterations of the innermost loop later on their stream.
+
+        Within an iteration they come behind all of lower stages; a stage must not feed a lower one.
+        """
+        outer, self._stage = self._stage, number if self._pipelined else 0
         try:
             yield
         finally:

@@ -8,14 +8,19 @@ stream in k blocks and the sums stay in the accumulators (see `matmul_plan`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.matmul_plan import Plan, Shape, choose, problem
+from compiler.kernels.matmul_plan import Plan, Shape, choose, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
 from compiler.kernels.norm import normalise, normalised_copy
 from compiler.kernels.site import LinearPorts, Port, Site
+from compiler.kernels.wants import Anything, Features, Fixed, Follows, Kernel, Same, Want
 from compiler.ops.matmul import Linear
 
 
@@ -76,11 +81,11 @@ class _Lowering:
         if self.shape.weight_is_stationary:
             return load_vector(b, port, port.type.shape[0], self.shape.s_tile, "bias")
         tile = b.scratch((self.shape.s_tile, port.type.shape[0]), port.type.dtype, name="bias")
-        b.dma(tile[:], port.tensor.broadcast(self.shape.s_tile)[:], "aux")
+        b.dma(tile[:], port.tensor.repeat(0, self.shape.s_tile)[:], "aux")
         return tile
 
     def _load(self, stationary: bool, block: Range, k: Range) -> list[Tensor]:
-        """Tiles of one operand for `block` and `k`: [k tile, k tiles, tokens] or [k tile, blocks, k tiles, block]."""
+        """Tiles of one operand: x [k tile, k tiles, tokens], a weight [k tile, blocks, k tiles, block]."""
         if stationary == self.shape.weight_is_stationary:
             return [self._load_weight(port, block, k) for port in self.ports.weights]
         tile = self.b.scratch(
@@ -259,3 +264,25 @@ def _pieces(extent: int, tile: int) -> list[tuple[int, int, int]]:
     """(first tile, tiles, size of each) of the whole tiles and of the short last one."""
     count, rest = divmod(extent, tile)
     return [p for p in ((0, count, tile), (count, 1, rest)) if p[1] and p[2]]
+
+
+def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    """x has features on partitions; the result lies as its consumers want; weights follow from both."""
+    out = len(node.inputs)
+
+    def weight(layouts: Mapping[str, Layout], n: Node) -> Layout:
+        k, cols = types[n.inputs[1]].shape
+        x, y = layouts[n.inputs[0]], layouts[n.outputs[0]]
+        block = y.splits[0][1] if y.splits else 0
+        return weight_blocked(*weight_tiles(arch, k, cols, x.splits[0][1], block))
+
+    by_role: dict[str, Want] = {
+        "x": Features(),
+        "w": Follows(weight),
+        "w_up": Follows(weight),
+        "r": Same(out),
+    }
+    return (*(by_role.get(role, Fixed(ROW_MAJOR)) for role in node.op.roles), Anything())
+
+
+KERNEL = Kernel(_wants, linear)

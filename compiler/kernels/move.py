@@ -61,7 +61,7 @@ def store_features(
 
 
 def row_pairs(tile: Tensor, dram: Tensor, rows: Range, columns: Range) -> Iterator[tuple[Access, Access]]:
-    """(tile part, DRAM part) pairs for a row-major [rows, columns] tensor; `tile` is [rows, row tiles, columns]."""
+    """(tile part, DRAM part) pairs of a row-major tensor; `tile` is [rows, row tiles, columns]."""
     size = tile.shape[0]
     view = dram.split(0, size).permute(1, 0, 2)
     cols = (columns.start, columns.size)

@@ -6,12 +6,17 @@ leaves the sum on every partition, where the elementwise engines need it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.move import load_features, load_vector, store_features, whole
 from compiler.kernels.site import Port, Site, grouped
+from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
 from compiler.ops.matmul import Linear
 from compiler.ops.norm import LayerNorm, RmsNorm
 
@@ -88,10 +93,10 @@ def _statistics(
             k = f.start + first
             reset = None if first else (f.start,)
             square = b.scratch((rows, t.size), x.dtype, slots=slots, name="square")
-            b.activate(square[(0, size)], x[(0, size), k, cols], "square")
-            b.matmul(squares[:], ones[(0, size)], square[(0, size)], reset=reset, model=False)
+            b.activate(square[(0, size),], x[(0, size), k, cols], "square")
+            b.matmul(squares[:], ones[(0, size),], square[(0, size),], reset=reset, model=False)
             if sums is not None:
-                b.matmul(sums[:], ones[(0, size)], x[(0, size), k, cols], reset=reset, model=False)
+                b.matmul(sums[:], ones[(0, size),], x[(0, size), k, cols], reset=reset, model=False)
     rstd = b.scratch((rows, t.size), "fp32", slots=slots, name="rstd")
     if sums is None:
         b.tensor_scalar(rstd[:], squares[:], "multiply", 1.0 / norm.features, "add", norm.eps)
@@ -137,3 +142,10 @@ def _stream(b: Builder, site: Site, x: Port, out: Port, gain: Port | None, beta:
         normalise(b, site, tile, features, gain, beta)
         with b.stage(1):
             store_features(b, tile, out, whole(features), t)
+
+
+def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Features(), *(Fixed(ROW_MAJOR) for _ in node.inputs[1:]), Same(0))
+
+
+KERNEL = Kernel(_wants, norm_op)

@@ -51,8 +51,8 @@ def base_block(arch: ArchSpec) -> int:
 
 
 def head_block(arch: ArchSpec, head_dim: int) -> int:
-    """Block of a value that is cut in heads: a head starts at a partition 0."""
-    return min(head_dim, base_block(arch))
+    """Block of a value cut in heads: the largest divisor of a head that fits, so heads start at 0."""
+    return max(d for d in range(1, min(head_dim, base_block(arch)) + 1) if head_dim % d == 0)
 
 
 def grouped(limit: int, block: int) -> int:
