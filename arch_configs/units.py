@@ -83,11 +83,11 @@ def parse_picoseconds(text: object) -> int:
 
 def format_quantity(value: int, units: Mapping[str, int]) -> str:
     """Return `value` exactly, in the unit that needs the fewest characters (``24 MiB``, ``410 GB/s``)."""
-    texts = [f"{value} {next(iter(units))}"]
+    texts: list[str] = []
     for unit, scale in sorted(units.items(), key=lambda item: -item[1]):
         if value >= scale and (value * 1000) % scale == 0:
             texts.append(f"{Decimal(value * 1000 // scale).scaleb(-3).normalize():f} {unit}")
-    return min(reversed(texts), key=len)
+    return min(texts, key=len, default=f"{value} {next(iter(units))}")
 
 
 def _quantity_schema(example: str, units: Mapping[str, int]) -> WithJsonSchema:

@@ -67,7 +67,8 @@ exclusions:
         ("no_base", "extends: trn9\nname: x\n"),
         ("no_name", "extends: trn1\n"),
         ("misfits", "name: x\nextends: trn1\nengines: {tensor: {rows: 256}}\n"
-                    "memories: {sbuf: {partitions: 128, reserved: 24 MiB, banks: 2}, psum: {capacity: 1 KiB}}\n"),
+                    "memories:\n  sbuf: {partitions: 128, reserved: 24 MiB, banks: 2}\n"
+                    "  psum: {capacity: 1 KiB}\n"),
         ("roles", "name: x\nextends: edge-npu\nengines: {simd: null}\nmemories: {acc: {kind: dram}}\n"),
         ("reach", "name: x\nextends: edge-npu\nengines: {simd: {writes: [dram]}, array: {reads: [acc]}}\n"),
         ("wrong_kinds", "name: 3\nextends: edge-npu\nengines: {simd: 4}\nmemories: [sram]\ncores: [1]\n"),
@@ -81,9 +82,9 @@ def test_error_texts(tmp_path: Path, golden: Golden, case: str, text: str) -> No
 @pytest.mark.parametrize(
     ("case", "overrides"),
     [
-        ("override_unknown", {"engines.tensr.rows": "1", "engines.tensor.row": "1", "engine.tensor.rows": "1"}),
+        ("override_unknown", {"engines.tensr.rows": "1", "engines.tensor.row": "1", "engine.pe.rows": "1"}),
         ("override_values", {"engines.tensor.rows": "0", "memories.hbm.capacity": "3", "dma.queues": "many"}),
-        ("override_depth", {"engines.tensor.rows.x": "1", "mesh.axes.z.y": "1", "exclusions.7.memory": "sbuf"}),
+        ("override_depth", {"engines.tensor.rows.x": "1", "mesh.axes.z.y": "1", "exclusions.7.memory": "a"}),
         ("override_syntax", {"engines.tensor.rows": "[", "": "1", "dma.queues": ""}),
         ("override_place", {"engines.tensor.bandwidth": "1 GB/s", "dma.capacity": "3 MiB"}),
     ],

@@ -1,0 +1,147 @@
+"""The architectures that come with the package, against published figures and the schema."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from strategies import archs, random_arch, random_arch_yaml
+
+import arch_configs
+from arch_configs import (
+    ArchSpec,
+    derived,
+    describe,
+    json_schema,
+    list_archs,
+    load_arch,
+    load_arch_text,
+    resolve_text,
+)
+
+FOLDER = Path(arch_configs.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [  # vendors' figures per core, as published (rounded by them)
+        ("trn1", "bf16", 92), ("trn1", "fp32", 23), ("trn2", "bf16", 79), ("trn2", "fp32", 20),
+        ("trn3", "bf16", 79), ("tpu-v4i-like", "bf16", 138), ("tpu-v5e", "bf16", 197),
+    ],
+)  # fmt: skip
+def test_peaks_are_the_published_ones(name: str, dtype: str, tflops: int) -> None:
+    assert round(load_arch(name).peak_flops(dtype) / 1e12) == tflops
+
+
+@pytest.mark.parametrize(
+    ("name", "partition_kib", "reserved_kib", "dma_gb_per_s"),
+    [("trn1", 192, 16, 272), ("trn2", 224, 16, 368), ("trn3", 256, 16, 528)],
+)
+def test_trainium_memories_and_dma(
+    name: str, partition_kib: int, reserved_kib: int, dma_gb_per_s: int
+) -> None:
+    spec = load_arch(name)
+    assert spec.partitions("sbuf") == spec.partitions("psum") == 128
+    assert spec.partition_bytes("sbuf") == (partition_kib - reserved_kib) * 1024
+    assert spec.bank_bytes("psum") == 2048
+    assert spec.dma.engines * spec.dma.engine_bandwidth == dma_gb_per_s * 10**9
+
+
+def test_intensity_knee_of_trn1_is_what_its_profiler_reports() -> None:
+    spec = load_arch("trn1")
+    assert spec.peak_flops("bf16") / spec.dram_bandwidth == pytest.approx(223.78, abs=0.01)
+
+
+def test_exclusions_are_of_the_first_generation_only() -> None:
+    pairs = [(rule.engines, rule.memory) for rule in load_arch("trn1").exclusions]
+    assert pairs == [(("vector", "gpsimd"), "sbuf"), (("vector", "scalar"), "psum")]
+    assert load_arch("trn2").exclusions == load_arch("trn3").exclusions == ()
+
+
+@pytest.mark.parametrize("name", list_archs())
+def test_every_value_has_a_source(name: str) -> None:
+    """Each line with a value is commented, unless the whole file says that all is assumed."""
+    lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
+    assert re.match(r"# .+", lines[0])
+    if any("Every value is assumed" in line for line in lines[:2]):
+        return
+    told = re.compile(
+        r"\s*(name|extends|description|kind|reads|writes|topology)\b.*"
+    )  # structure, not numbers
+    inherited = False  # a comment behind `ops:` speaks for all of its entries
+    for line in lines:
+        value = line.partition(":")[2].strip()
+        if value.startswith("#"):
+            inherited = True
+        elif value and not inherited and "#" not in line and not told.fullmatch(line):
+            pytest.fail(f"{name}.yaml: no source: {line}")
+        elif not value:
+            inherited = False
+
+
+@pytest.mark.parametrize("name", list_archs())
+def test_resolved_text_reads_back_equal(name: str) -> None:
+    spec = load_arch(name)
+    assert load_arch_text(resolve_text(spec)) == spec
+    assert load_arch_text(describe(spec)) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert json.loads(json.dumps(spec.canonical())) == spec.canonical()
+    json.dumps(derived(spec))
+
+
+@given(spec=archs())
+@settings(max_examples=40, deadline=None)
+def test_random_archs_read_back_equal_and_are_consistent(spec: ArchSpec) -> None:
+    assert load_arch_text(resolve_text(spec)) == spec
+    for memory in ("pad", "acc"):
+        assert spec.partition_bytes(memory) * spec.partitions(memory) <= spec.memories[memory].capacity
+    assert spec.array.rows <= spec.partitions("pad")
+    assert spec.array.cols <= spec.partitions("acc")
+    expected = 2 * spec.array.rows * spec.array.cols * spec.array.units * spec.array.clock
+    assert spec.peak_flops("bf16") == expected
+    assert spec.peak_flops("int32") == 0
+
+
+def test_random_archs_are_reproducible_and_varied() -> None:
+    assert random_arch_yaml(random.Random(3)) == random_arch_yaml(random.Random(3))
+    specs = [random_arch(random.Random(seed)) for seed in range(200)]
+    assert any(s.array.rows != s.array.cols for s in specs)
+    assert any(s.dma.queues == 1 and s.memories["acc"].banks == 1 for s in specs)
+    assert any(s.exclusions for s in specs)
+    assert {len(s.vectors) for s in specs} == {1, 2, 3}
+    assert min(s.memories["pad"].capacity for s in specs) == 32 * 1024
+    assert all(any(op in v.ops for v in s.vectors.values()) for s in specs for op in ("reduce", "activate"))
+
+
+def test_ratios_are_exact() -> None:
+    spec = load_arch("trn1", {"engines.vector.ops.copy": "1/3", "engines.vector.ops.reduce": "0.1"})
+    assert spec.vectors["vector"].ops["copy"].base == Fraction(1, 3)
+    assert spec.vectors["vector"].ops["reduce"].base == Fraction(1, 10)
+
+
+def test_json_schema_knows_every_key_and_refuses_others() -> None:
+    schema = json_schema()
+    text = json.dumps(schema)
+    for key in ("extends", "queue_bandwidth", "narrow_mixed", "ramp", "reserved", "topology"):
+        assert f'"{key}"' in text
+    assert schema["additionalProperties"] is False
+    assert '"required"' not in text
+
+
+def test_import_is_light() -> None:
+    """Reading an architecture must not pull in numpy, pandas or matplotlib."""
+    code = (
+        "import sys, arch_configs; print([m for m in ('numpy', 'pandas', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parent
+    )
+    assert done.stdout.strip() == "[]"
