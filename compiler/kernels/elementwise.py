@@ -10,9 +10,8 @@ from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
-from compiler.kernels.move import load_vector
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
+from compiler.kernels.strips import LONG_RUN, blocked, store_delay, strip_block, strips, tile_counts
 from compiler.kernels.wants import Anything, Fixed, Kernel, Same, Want
 from compiler.ops.elementwise import Binary, Unary
 
@@ -38,10 +37,16 @@ def unary(b: Builder, site: Site) -> None:
         size = dtype_bytes(x.type.dtype) + dtype_bytes(out.type.dtype)
         for t in b.tiles(source.length, strip_block(site, source.length, size), "e"):
             tile = b.scratch((source.partitions, t.size), x.type.dtype, slots=site.slots, name="x")
-            y = b.scratch((source.partitions, t.size), out.type.dtype, slots=site.slots, name="y")
+            y = b.scratch(
+                (source.partitions, t.size),
+                out.type.dtype,
+                slots=site.slots,
+                need=1 + store_delay(site),
+                name="y",
+            )
             b.dma(tile[:], source(t.start, t.size), "input")
             b.activate(y[:], tile[:], op.func)
-            with b.stage(1):
+            with b.stage(store_delay(site)):
                 b.dma(target(t.start, t.size), y[:], "output")
 
 
@@ -75,11 +80,11 @@ def _alike(b: Builder, site: Site) -> None:
             dims = (left.partitions, t.size)
             x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
             y = b.scratch(dims, rhs.type.dtype, slots=site.slots, name="rhs")
-            z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
+            z = b.scratch(dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out")
             b.dma(x[:], left(t.start, t.size), "input")
             b.dma(y[:], right(t.start, t.size), "aux")
             b.tensor_tensor(z[:], x[:], y[:], _func(site))
-            with b.stage(1):
+            with b.stage(store_delay(site)):
                 b.dma(target(t.start, t.size), z[:], "output")
 
 
@@ -110,11 +115,13 @@ def _by_features(b: Builder, site: Site) -> None:
                 for q in b.tiles(tokens // period, q_block, "q"):
                     dims = (rows, n.size, q.size, r.size)
                     x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
-                    z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
+                    z = b.scratch(
+                        dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out"
+                    )
                     where = ((0, rows), at, (q.start, q.size), (r.start, r.size))
                     b.dma(x[:], source[where], "input")
                     _combine(b, _func(site), z, x, y, is_vector and q.size > SHORT)
-                    with b.stage(1):
+                    with b.stage(store_delay(site)):
                         b.dma(target[where], z[:], "output")
 
 
@@ -140,7 +147,7 @@ def _by_rows(b: Builder, site: Site) -> None:
     tokens, features = lhs.type.shape
     is_vector = len(rhs.type.shape) == 1
     period = tokens if is_vector else rhs.type.shape[0]
-    right = rhs.tensor.broadcast(tokens) if is_vector else rhs.tensor
+    right = rhs.tensor.repeat(0, tokens) if is_vector else rhs.tensor
     source, target = (
         port.tensor.split(0, period).permute(1, 0, 2) for port in (lhs, out)
     )  # [period, repeats, f]
@@ -155,12 +162,12 @@ def _by_rows(b: Builder, site: Site) -> None:
             for q in b.tiles(tokens // period, repeats, "q"):
                 dims = (r.size, q.size, f.size)
                 x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
-                z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
+                z = b.scratch(dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out")
                 where = (rows, (q.start, q.size), (f.start, f.size))
                 b.dma(x[:], source[where], "input")
                 spread = replace(y, shape=dims, strides=(0, 0, 1))
                 b.tensor_tensor(z[:], x[:], spread[:], _func(site))
-                with b.stage(1):
+                with b.stage(store_delay(site)):
                     b.dma(target[where], z[:], "output")
 
 

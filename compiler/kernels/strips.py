@@ -12,6 +12,7 @@ from compiler.kernels.site import Port, Site
 
 LONG_RUN = 4096  # bytes of a partition from which a transfer reaches the full rate; assumed
 FEW = 8  # tiles a value is cut in where it fits at once, so that transfers and work overlap; assumed
+SMALL = 1024  # bytes a partition below which nothing is kept for overlap; assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,16 @@ def strip_block(site: Site, length: int, item_bytes: int, reserve: int = 0) -> i
     return min(length, fits, wanted)
 
 
+def store_delay(site: Site) -> int:
+    """Iterations by which stores run late, so that the next loads go first in a shared queue.
+
+    A late store holds its tile through the next iteration: such tiles need `1 + store_delay` slots, or
+    whatever the queue has to do before the store would wait for work that waits for the tile.
+    """
+    room = site.arch.partition_bytes(site.arch.scratchpad)
+    return 1 if site.slots > 1 and room >= SMALL else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Channels that move together: `count` tiles of `size` partitions, from as many blocks of DRAM."""
@@ -105,11 +116,6 @@ def _aligned_pieces(block: int, rows: int, first: int, size: int) -> Iterator[Pi
         yield Piece(j * block, min(block, rest - j * block), tiles, 1, 0, first + tiles * per_tile + j, 1)
 
 
-def inside(piece: Piece, tile: Tensor) -> Access:
-    """The part of `tile` [rows, tiles, ...] that the piece fills."""
-    return tile[(piece.partition, piece.size), (piece.tile, piece.count)]
-
-
 def blocked(port: Port) -> Tensor:
     """A feature- or channel-blocked value as [block, blocks, columns]."""
     block, blocks = port.tensor.shape[:2]
@@ -129,3 +135,28 @@ def tile_counts(extent: int, rows: int) -> list[tuple[int, int, int]]:
     """(first tile, tiles, rows of each) of the whole tiles and of the short last one."""
     whole, rest = divmod(extent, rows)
     return [p for p in ((0, whole, rows), (whole, 1, rest)) if p[1] and p[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Features that two values hold on `size` partitions, in `count` consecutive blocks of each."""
+
+    size: int
+    count: int
+    source: int  # first partition in the blocks of the one
+    block: int  # its first block
+    target: int  # the same of the other
+    target_block: int
+
+
+def common_pieces(features: int, source: int, target: int) -> Iterator[Pair]:
+    """All features, where one value has blocks of `source` and the other of `target`."""
+    if source == target:
+        for first, count, size in tile_counts(features, source):
+            yield Pair(size, count, 0, first, 0, first)
+        return
+    done = 0
+    while done < features:
+        size = min(features - done, source - done % source, target - done % target)
+        yield Pair(size, 1, done % source, done // source, done % target, done // target)
+        done += size
