@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import cast
 
 from arch_configs import ArchError, ArchSpec, load_arch
-from compiler import CompileError, CompileOptions, Infeasible, Program, Shortfall, compile_graph
+from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph
 from compiler.ir.graph import Graph
 from dse import summary
 from dse.digest import digest_json, digest_value, model_digest
@@ -18,6 +18,7 @@ from dse.point import Option, Point
 from dse.result import Record, empty_record, point_record, shortfall_reason
 from dse.roofline import GraphBounds, graph_bounds
 from eventsim import BoundProgram, SimError, Trace, bind, simulate_bound
+from eventsim.stats import bounds as program_bounds
 from workloads import WorkloadError, build
 
 USER_ERRORS = (ArchError, WorkloadError, CompileError, SimError, SpaceError)
@@ -29,11 +30,11 @@ def evaluate(point: Point) -> Record:
 
     Raises: one of USER_ERRORS when the point itself is wrong; see `dse.pool.guarded`.
     """
-    return evaluate_traced(point, record=False)[0]
+    return evaluate_traced(point)[0]
 
 
-def evaluate_traced(point: Point, *, record: bool = True) -> tuple[Record, Program | None, Trace | None]:
-    """`evaluate`, and with it the program and a trace; with `record` the trace keeps every start."""
+def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | None]:
+    """`evaluate`, and with it the bound program and the recorded trace where something was simulated."""
     begun = time.perf_counter()
     arch, graph, options = resolve(point)
     result = empty_record(point, model_digest())
@@ -43,20 +44,19 @@ def evaluate_traced(point: Point, *, record: bool = True) -> tuple[Record, Progr
     result["array"] = summary.array_skeleton(arch, matrix_dtype(graph))
     result["macs"], result["flops_model"] = graph.macs, 2 * graph.macs
     bounds = graph_bounds(graph, arch)
-    program, trace = None, None
+    bound, trace = None, None
     try:
         check_dram(graph, arch)
         if point.fidelity == "roofline":
             _fill_roofline(result, graph, arch, bounds)
         else:
-            program = compile_graph(graph, arch, options)
-            bound = bind(program, arch)
-            trace = simulate_bound(bound, fold=point.fidelity == "event", record=record)
+            bound = bind(compile_graph(graph, arch, options), arch)
+            trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
             _fill_simulated(result, graph, bound, trace, bounds)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)
     result["provenance"] = provenance(time.perf_counter() - begun)
-    return result, program, trace
+    return result, bound, trace
 
 
 def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
@@ -159,7 +159,7 @@ def _fill_simulated(
     result: Record, graph: Graph, bound: BoundProgram, trace: Trace, bounds: GraphBounds
 ) -> None:
     arch = bound.arch
-    serial = summary.serial_ps(bound)
+    serial = program_bounds(bound).serial_ps + arch.launch_overhead
     array = summary.array_record(bound.program, arch, matrix_dtype(graph))
     result["digests"]["program"] = digest_value(bound.program)
     result["array"] = array
@@ -168,6 +168,7 @@ def _fill_simulated(
     result["hfu"] = result["engines"][arch.tensor]["utilization"]
     result["memory"] = summary.memory_records(bound.program, arch)
     result["ops"] = summary.op_records(bound, trace, graph)
+    result["critical_path"] = summary.path_records(bound, trace)
     _fill_bounds(result, bounds, serial)
     _fill_traffic(result, arch, trace.dram_read_bytes, trace.dram_write_bytes)
     result["audit"] = summary.audit(bound, trace, graph, array=array, bounds=bounds, serial=serial)

@@ -8,6 +8,16 @@ from typing import Literal, get_args
 
 Fidelity = Literal["roofline", "event", "exact"]
 FIDELITIES: tuple[Fidelity, ...] = get_args(Fidelity)
+
+
+def fidelity(text: str) -> Fidelity:
+    """`text` as a fidelity; raises ValueError if it is none."""
+    for known in FIDELITIES:
+        if text == known:
+            return known
+    raise ValueError(f"fidelity: got {text!r}, want one of {', '.join(FIDELITIES)}")
+
+
 Option = bool | int | float | str
 
 
@@ -28,8 +38,7 @@ class Point:
 
     def __post_init__(self) -> None:
         """Refuse a fidelity that does not exist."""
-        if self.fidelity not in FIDELITIES:
-            raise ValueError(f"fidelity: got {self.fidelity!r}, want one of {', '.join(FIDELITIES)}")
+        fidelity(self.fidelity)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> Point:
         """The same point with more overrides; a repeated path takes the new text."""

@@ -8,7 +8,7 @@ import platform
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
@@ -145,3 +145,11 @@ class WorkerPool:
             for child in multiprocessing.active_children():
                 if child.pid not in self._others:
                     child.terminate()
+
+
+def evaluate_all(evaluate: Evaluate, points: Sequence[Point], jobs: int) -> list[Record]:
+    """Records of all points in their order; in this process if there is only one worker to use."""
+    if jobs == 1:
+        return [guarded(evaluate, point) for point in points]
+    found = dict(WorkerPool(evaluate, jobs).run(iter(enumerate(points))))
+    return [found[index] for index in range(len(points))]

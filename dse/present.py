@@ -261,8 +261,11 @@ def sweep_table(rows: Sequence[dict[str, Cell]], limit: int = 40) -> Table:
     axes = _axes(rows)
     table = _table("points", "arch", "workload", *axes, "time", "throughput", "mfu", "mbu", "status")
     for row in rows[:limit]:
-        rates = [f"{show_number(float(v))} {k.removesuffix('_per_s')}/s" for k, v in row.items()
-                 if k.endswith("_per_s") and not k.startswith("peak_") and isinstance(v, (int, float))]  # fmt: skip
+        rates = [
+            f"{show_number(value)} {name.removesuffix('_per_s')}/s"
+            for name, value in row.items()
+            if name.endswith("_per_s") and name != "peak_flops_per_s" and isinstance(value, (int, float))
+        ]
         time_ps = row.get("time_ps")
         status = str(row["status"]) if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
         table.add_row(

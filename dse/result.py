@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from compiler.errors import Shortfall
-from dse.point import Option, Point
+from dse.point import Option, Point, fidelity
 
 SCHEMA = "accel-dse/record/1"
 
@@ -187,6 +187,19 @@ def point_record(point: Point) -> PointRecord:
         "fidelity": point.fidelity,
         "seed": point.seed,
     }
+
+
+def point_of(record: Record) -> Point:
+    """The point that a record answers."""
+    asked = record["point"]
+    return Point(
+        arch=asked["arch"],
+        workload=asked["workload"],
+        overrides=tuple(asked["overrides"].items()),
+        options=tuple(asked["options"].items()),
+        fidelity=fidelity(asked["fidelity"]),
+        seed=asked["seed"],
+    )
 
 
 def empty_record(point: Point, model: str) -> Record:

@@ -7,12 +7,13 @@ from collections import defaultdict
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph
 from compiler.isa import Matmul, Program, Transpose, walk
-from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord
+from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord, PathRecord
 from dse.roofline import GraphBounds, array_ps, transfer_ps
 from eventsim import BoundProgram, Trace
+from eventsim.stats import critical_path
 
+PATH_ROWS = 24
 LAUNCH = "launch"  # wait cause of the host gap in front of a run
-PS_PER_S = 10**12
 _KIND_LINES = {
     "weight": "weights",
     "state": "kv cache and states",
@@ -172,27 +173,22 @@ def bound_op_records(bounds: GraphBounds) -> list[OpRecord]:
     ]
 
 
-def serial_ps(bound: BoundProgram) -> int:
-    """Upper bound: every instruction and transfer alone, one after the other, each from cold."""
-    arch = bound.arch
-    total = arch.launch_overhead
-    for stream in bound.streams:
-        for item in stream.instrs:
-            spent = item.duration + stream.latency
-            if item.table is not None:
-                spent += stream.table_ps
-            if stream.ramp is not None and item.duration:
-                spent += stream.ramp.elapsed(item.duration) - item.duration
-            if item.transfer is not None:
-                spent += arch.dma.latency + _alone_ps(bound, item.transfer.effective_bytes, item.transfer.cap)
-                spent += transfer_ps(item.transfer.dram_bytes, arch)
-            total += spent * item.times
-    return total
+def path_records(bound: BoundProgram, trace: Trace) -> list[PathRecord]:
+    """The critical path by engine, op and cause, largest first; it sums to the time.
 
-
-def _alone_ps(bound: BoundProgram, effective_bytes: int, cap: int) -> int:
-    rate = min(cap, bound.arch.dma.engines * bound.arch.dma.engine_bandwidth)
-    return -(-effective_bytes * PS_PER_S // rate)
+    DMA queues count as one engine; rows past the largest few are one row; the launch gap is a row.
+    """
+    queues = {stream.name for stream in bound.streams if stream.is_queue}
+    spent: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in critical_path(trace, bound):
+        spent["dma" if row.stream in queues else row.stream, row.op, row.cause] += row.ps
+    if bound.arch.launch_overhead:
+        spent["host", "", LAUNCH] = bound.arch.launch_overhead
+    ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    rest = sum(ps for _, ps in ranked[PATH_ROWS:])
+    if rest:
+        ranked = [*ranked[:PATH_ROWS], (("all others", "", ""), rest)]
+    return [{"engine": e, "op": op, "what": what, "time_ps": ps} for (e, op, what), ps in ranked]
 
 
 def audit(
@@ -220,8 +216,8 @@ def audit(
             s.busy_ps + sum(s.wait_ps.values()) + s.idle_ps == trace.time_ps for s in trace.streams
         ),
         "engines_below_peak": all(s.busy_ps <= trace.time_ps for s in trace.streams)
-        and (not peak_macs or graph.macs * PS_PER_S <= peak_macs),
-        "dram_below_peak": dram_bytes * PS_PER_S <= arch.dram_bandwidth * max(1, trace.time_ps),
+        and (not peak_macs or graph.macs * 10**12 <= peak_macs),
+        "dram_below_peak": dram_bytes * 10**12 <= arch.dram_bandwidth * max(1, trace.time_ps),
         "bytes_conserved": moved == dram_bytes,
         "bytes_above_compulsory": dram_bytes >= bounds.read_bytes + bounds.write_bytes,
         "macs_conserved": array["model_macs"] == graph.macs,

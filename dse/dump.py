@@ -1,0 +1,43 @@
+"""What the compiler made of a point, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compiler import Program, compile_graph
+from compiler.ir.text import print_graph, print_program
+from dse import summary
+from dse.evaluate import check_dram, resolve
+from dse.point import Point
+
+DUMPS = ("graph", "program", "memory")
+
+
+def dump_point(point: Point, what: str) -> str:
+    """One of DUMPS as text. Raises Infeasible, or the user's errors."""
+    arch, graph, options = resolve(point)
+    if what == "graph":
+        return print_graph(graph)
+    check_dram(graph, arch)
+    program = compile_graph(graph, arch, options)
+    views: dict[str, Callable[[Program], str]] = {"program": print_program, "memory": _memory_map}
+    text = views[what](program)
+    if what == "memory":
+        peaks = summary.memory_records(program, arch)
+        lines = [f"{name}: peak {m['peak_bytes']} B of {m['capacity_bytes']} B" for name, m in peaks.items()]
+        text += "\n".join(lines) + "\n"
+    return text
+
+
+def _memory_map(program: Program) -> str:
+    """Every buffer by memory and address; on chip, addresses and sizes are per partition."""
+    lines = [
+        f"{'memory':<8} {'address':>12} {'end':>12} {'slots':>5} {'partitions':>10} {'type':<6} name (tensor)"
+    ]
+    for buffer in sorted(program.buffers, key=lambda b: (b.memory, b.address, b.name)):
+        tensor = f" ({buffer.tensor})" if buffer.tensor and buffer.tensor != buffer.name else ""
+        lines.append(
+            f"{buffer.memory:<8} {buffer.address:>12} {buffer.address + buffer.nbytes:>12} "
+            f"{buffer.slots:>5} {buffer.partitions:>10} {buffer.dtype:<6} {buffer.name}{tensor}"
+        )
+    return "\n".join(lines) + "\n"
