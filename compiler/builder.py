@@ -144,11 +144,16 @@ class Builder:
         self.root = TileLoop("root", 1, 0)
         self.graph = TileGraph(name, self.root, {})
         self.op = ""
+        self._floor = 1  # loops that were open when the op began
         self.load: dict[str, int] = dict.fromkeys(arch.engines, 0)  # ps of work given to each engine
         self._stack = [self.root]
         self._stage = 0
         self._loops = 0
         self._memories = {name: spec.kind for name, spec in arch.memories.items()}
+
+    def begin(self, op: str) -> None:
+        """Instructions from here on belong to `op`; its stages do not reach loops around it."""
+        self.op, self._floor = op, len(self._stack)
 
     # ---- structure -------------------------------------------------------------------------------
     @contextmanager
@@ -186,7 +191,7 @@ class Builder:
 
         Within an iteration they come behind all of lower stages; a stage must not feed a lower one.
         """
-        outer, self._stage = self._stage, number if self._pipelined else 0
+        outer, self._stage = self._stage, number if self._pipelined and len(self._stack) > self._floor else 0
         try:
             yield
         finally:

@@ -117,14 +117,14 @@ class _Lowering:
         return held
 
     def _copy(self, dst: Tensor, src: Tensor, op: str) -> None:
-        self.b.op = op
+        self.b.begin(op)
         self.b.dma(dst[:], src[:], "aux")
 
     def _node(self, node: Node, layer: Affine) -> None:
         for name in node.outputs:
             if name not in self.tensors:
                 self.tensors[name] = self._dram(self.values[name])
-        self.b.op = node.name
+        self.b.begin(node.name)
         site = Site(
             name=node.name,
             op=node.op,

@@ -1,11 +1,12 @@
 """Which stream must wait for which: dependences of a TileGraph, as channels.
 
-Two accesses conflict if their buffers overlap in memory, one of them writes, and they are on different
-streams. For each loop, conflicts between two of its children become an edge: signal behind the first,
-wait in front of the second. Both run once an iteration, so tokens balance. A conflict with a later
-iteration becomes an edge with initial tokens: as many iterations may be under way as the buffer has
-slots. Edges that another edge of the same two streams implies are dropped. Every wait points backwards
-in program order, so a program in that order cannot deadlock.
+Two accesses conflict if their buffers and partitions overlap in memory, one of them writes, and they are
+on different streams (two writes of one op to a DRAM tensor do not: a kernel writes each element once).
+For each loop, conflicts between two of its children become an edge: signal behind the first, wait in
+front of the second. Both run once an iteration, so tokens balance. A conflict with a later iteration
+becomes an edge with initial tokens: as many iterations may be under way as the buffer has slots. Edges
+that another edge of the same two streams implies are dropped. Every wait points backwards in program
+order, so a program in that order cannot deadlock.
 """
 
 from __future__ import annotations
@@ -14,12 +15,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
-from compiler.isa import Channel, Token, reads, writes
+from compiler.isa import Access, Channel, Token, reads, writes
 
 TileNode = TileInstr | TileLoop
-Touch = tuple[int, str, bool]  # (child position, stream, writes)
+
+
+class Touch(NamedTuple):
+    """That a child of a loop uses a buffer: on which stream, which partitions, for which op."""
+
+    position: int
+    stream: str
+    writes: bool
+    low: int  # partitions low .. high; all of a DRAM buffer is 0 .. 1
+    high: int
+    op: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +65,21 @@ class _Planner:
         self._overlaps = overlaps
         self._plan = plan
 
-    def visit(self, loop: TileLoop, above: tuple[TileLoop, ...]) -> dict[str, set[tuple[str, bool]]]:
+    def visit(self, loop: TileLoop, above: tuple[TileLoop, ...]) -> dict[str, list[Touch]]:
         """Plan `loop` and all below; return who touches which buffer inside."""
         touches: dict[str, list[Touch]] = defaultdict(list)
         path = (*above, loop)
         times = prod(node.count for node in path)
         for position, child in enumerate(loop.body):
             if isinstance(child, TileLoop):
-                inner = self.visit(child, path)
-                for name, users in inner.items():
-                    touches[name] += [(position, stream, write) for stream, write in sorted(users)]
+                for name, users in self.visit(child, path).items():
+                    touches[name] += [user._replace(position=position) for user in users]
             else:
-                for name, write in _instr_touches(child):
-                    touches[name].append((position, child.stream, write))
+                for access, write in _instr_accesses(child):
+                    low, high = access.partition, access.partition + max(1, access.partitions)
+                    touches[access.buffer].append(
+                        Touch(position, child.stream, write, low, high, child.instr.op)
+                    )
         edges: dict[tuple[str, str], set[Edge]] = defaultdict(set)
         for name in touches:
             for other in self._overlaps.get(name, (name,)):
@@ -75,7 +89,7 @@ class _Planner:
         for (producer, consumer), found in sorted(edges.items()):
             for edge in _prune(found, stages):
                 self._connect(loop, edge, producer, consumer)
-        return {name: {(stream, write) for _, stream, write in users} for name, users in touches.items()}
+        return {name: _merged(users) for name, users in touches.items()}
 
     def _pair(
         self,
@@ -90,11 +104,16 @@ class _Planner:
         """Edges from accesses of one buffer to later conflicting accesses of the other."""
         buffer = self._buffers[name]
         distance = _reuse_distance(buffer, loop, same) if times > 1 else 0
-        for j, consumer, writes_second in second:
+        in_dram = buffer.partitions == 0
+        for j, consumer, writes_second, low, high, op in second:
             latest: dict[str, int] = {}
             last: dict[str, int] = {}
-            for i, producer, writes_first in first:
+            for i, producer, writes_first, first_low, first_high, first_op in first:
                 if producer == consumer or not (writes_first or writes_second):
+                    continue
+                if first_low >= high or low >= first_high:
+                    continue
+                if in_dram and writes_first and writes_second and op == first_op:
                     continue
                 if i < j:
                     latest[producer] = max(latest.get(producer, -1), i)
@@ -118,11 +137,21 @@ def _reuse_distance(buffer: TileBuffer, loop: TileLoop, same: bool) -> int:
     return buffer.slots if same and buffer.home is loop else 1
 
 
-def _instr_touches(node: TileInstr) -> Iterable[tuple[str, bool]]:
+def _instr_accesses(node: TileInstr) -> Iterable[tuple[Access, bool]]:
     for access in reads(node.instr):
-        yield access.buffer, False
+        yield access, False
     for access in writes(node.instr):
-        yield access.buffer, True
+        yield access, True
+
+
+def _merged(users: list[Touch]) -> list[Touch]:
+    """One touch for each stream, direction and op, over all their partitions."""
+    found: dict[tuple[str, bool, str], Touch] = {}
+    for user in users:
+        key = (user.stream, user.writes, user.op)
+        old = found.get(key, user)
+        found[key] = user._replace(low=min(old.low, user.low), high=max(old.high, user.high))
+    return [found[key] for key in sorted(found)]
 
 
 def _prune(edges: set[Edge], stages: list[int]) -> list[Edge]:
