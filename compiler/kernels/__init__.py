@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.kernels import attention, decode, elementwise, matmul, norm, rope
-from compiler.kernels.pool import GLOBAL_AVG_POOL, POOL
+from compiler.kernels import attention, decode, elementwise, matmul, norm, pool, rope
 from compiler.kernels.wants import Kernel
 
 __all__ = ["KERNELS", "Kernel"]
 
 KERNELS: dict[str, Kernel] = {
-    "pool2d": POOL,
-    "global-avg-pool": GLOBAL_AVG_POOL,
     "linear": matmul.KERNEL,
     "rms-norm": norm.KERNEL,
     "layer-norm": norm.KERNEL,
@@ -20,4 +17,6 @@ KERNELS: dict[str, Kernel] = {
     "rope": rope.KERNEL,
     "unary": elementwise.UNARY,
     "binary": elementwise.BINARY,
+    "pool2d": pool.POOL,
+    "global-avg-pool": pool.GLOBAL_AVG_POOL,
 }
