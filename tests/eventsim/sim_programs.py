@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy as copy_of
 from dataclasses import dataclass, field, replace
 
 from arch_configs.spec import ArchSpec
@@ -44,9 +45,9 @@ def make_arch(**changes: object) -> ArchSpec:
                 "kind": "systolic", "rows": 128, "cols": 128, "clock": "1000000000 Hz", "moving_max": 512,
                 "passes": {"bf16": 1, "fp32": 4}, "reads": ("sbuf",), "writes": ("psum",),
             },
-            "vector": dict(vector),
-            "scalar": dict(vector),
-            "gpsimd": dict(vector),
+            "vector": copy_of(vector),
+            "scalar": copy_of(vector),
+            "gpsimd": copy_of(vector),
         },
         "memories": {
             "hbm": {"kind": "dram", "capacity": "1 GiB", "bandwidth": "400 GB/s"},
