@@ -11,7 +11,7 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import LONG_RUN, blocked, store_delay, strip_block, strips, tile_counts
+from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
 from compiler.kernels.wants import Anything, Fixed, Kernel, Same, Want
 from compiler.ops.elementwise import Binary, Unary
 
@@ -41,12 +41,11 @@ def unary(b: Builder, site: Site) -> None:
                 (source.partitions, t.size),
                 out.type.dtype,
                 slots=site.slots,
-                need=1 + store_delay(site),
                 name="y",
             )
             b.dma(tile[:], source(t.start, t.size), "input")
             b.activate(y[:], tile[:], op.func)
-            with b.stage(store_delay(site)):
+            with b.stage(1):
                 b.dma(target(t.start, t.size), y[:], "output")
 
 
@@ -80,11 +79,11 @@ def _alike(b: Builder, site: Site) -> None:
             dims = (left.partitions, t.size)
             x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
             y = b.scratch(dims, rhs.type.dtype, slots=site.slots, name="rhs")
-            z = b.scratch(dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out")
+            z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
             b.dma(x[:], left(t.start, t.size), "input")
             b.dma(y[:], right(t.start, t.size), "aux")
             b.tensor_tensor(z[:], x[:], y[:], _func(site))
-            with b.stage(store_delay(site)):
+            with b.stage(1):
                 b.dma(target(t.start, t.size), z[:], "output")
 
 
@@ -115,13 +114,11 @@ def _by_features(b: Builder, site: Site) -> None:
                 for q in b.tiles(tokens // period, q_block, "q"):
                     dims = (rows, n.size, q.size, r.size)
                     x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
-                    z = b.scratch(
-                        dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out"
-                    )
+                    z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
                     where = ((0, rows), at, (q.start, q.size), (r.start, r.size))
                     b.dma(x[:], source[where], "input")
                     _combine(b, _func(site), z, x, y, is_vector and q.size > SHORT)
-                    with b.stage(store_delay(site)):
+                    with b.stage(1):
                         b.dma(target[where], z[:], "output")
 
 
@@ -162,12 +159,12 @@ def _by_rows(b: Builder, site: Site) -> None:
             for q in b.tiles(tokens // period, repeats, "q"):
                 dims = (r.size, q.size, f.size)
                 x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")
-                z = b.scratch(dims, out.type.dtype, slots=site.slots, need=1 + store_delay(site), name="out")
+                z = b.scratch(dims, out.type.dtype, slots=site.slots, name="out")
                 where = (rows, (q.start, q.size), (f.start, f.size))
                 b.dma(x[:], source[where], "input")
                 spread = replace(y, shape=dims, strides=(0, 0, 1))
                 b.tensor_tensor(z[:], x[:], spread[:], _func(site))
-                with b.stage(store_delay(site)):
+                with b.stage(1):
                     b.dma(target[where], z[:], "output")
 
 

@@ -20,7 +20,7 @@ from compiler.kernels.image import (
     store_channels,
 )
 from compiler.kernels.site import Site
-from compiler.kernels.strips import LONG_RUN, blocked, common_pieces, store_delay, tile_counts
+from compiler.kernels.strips import LONG_RUN, blocked, common_pieces, tile_counts
 from compiler.kernels.wants import Features, Kernel, Same, Want
 from compiler.ops.conv import Pool2d
 
@@ -49,24 +49,21 @@ def pool(b: Builder, site: Site) -> None:
             channels = Channels(0, (f.size - 1) * x.block + size, size, f.start + first)
             for block in blocks(b, window, n, plan.images, plan.rows):
                 tile = load_block(b, site, x, window, block, channels, fill)
-                _pool_block(b, site, op, tile, window, block, channels, plan.late)
+                _pool_block(b, site, op, tile, window, block, channels)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is worked on at once, and by how many iterations stores run late."""
+    """What is worked on at once."""
 
     tiles: int  # channel blocks
     images: int
     rows: int  # output rows
-    late: int
 
 
 def _choose(site: Site, window: Window, images: int, tiles: int) -> _Plan:
-    """Enough at once for full transfers, no more than fits; stores overlap the next loads where it does."""
-    return _shrink(site, window, _Plan(max(1, tiles), images, window.ho, store_delay(site))) or _Plan(
-        1, 1, 1, late=0
-    )
+    """Enough at once for full transfers, no more than fits."""
+    return _shrink(site, window, _Plan(max(1, tiles), images, window.ho)) or _Plan(1, 1, 1)
 
 
 def _shrink(site: Site, window: Window, plan: _Plan) -> _Plan | None:
@@ -106,7 +103,6 @@ def _pool_block(
     window: Window,
     block: Block,
     channels: Channels,
-    late: int,
 ) -> None:
     """Combine columns of the window, then rows: 2k instead of k * k passes."""
     n, height, out = block.images, tile.shape[3], site.outputs[0]
@@ -116,9 +112,7 @@ def _pool_block(
     line = b.scratch((*dims, height, window.wo), dtype, slots=site.slots, name="line")
     columns = [tile[:, :, :, :, (s, window.wo, op.stride)] for s in range(window.s)]
     _fold(b, line[:], columns, combine)
-    result = b.scratch(
-        (*dims, block.rows, window.wo), out.type.dtype, slots=site.slots, need=1 + late, name="out"
-    )
+    result = b.scratch((*dims, block.rows, window.wo), out.type.dtype, slots=site.slots, name="out")
     total = result
     if op.func != "max":
         total = b.scratch((*dims, block.rows, window.wo), "fp32", slots=site.slots, name="total")
@@ -126,7 +120,7 @@ def _pool_block(
     _fold(b, total[:], rows, combine)
     if op.func != "max":
         b.tensor_scalar(result[:], total[:], "multiply", 1.0 / op.kernel**2)
-    with b.stage(late):
+    with b.stage(1):
         store_channels(b, result, out, channels, n, (block.first, block.rows))
 
 
@@ -158,12 +152,11 @@ def global_avg_pool(b: Builder, site: Site) -> None:
                     (p.size, f.size, i.size),
                     out.type.dtype,
                     slots=site.slots,
-                    need=1 + store_delay(site),
                     name="mean",
                 )
                 b.tensor_scalar(mean[:], total[:], "multiply", 1.0 / (h * w))
                 place = ((p.target, p.size), (f.start + p.target_block, f.size), (i.start, i.size))
-                with b.stage(store_delay(site)):
+                with b.stage(1):
                     b.dma(target[place], mean[:], "output")
 
 

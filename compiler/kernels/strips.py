@@ -12,7 +12,6 @@ from compiler.kernels.site import Port, Site
 
 LONG_RUN = 4096  # bytes of a partition from which a transfer reaches the full rate; assumed
 FEW = 8  # tiles a value is cut in where it fits at once, so that transfers and work overlap; assumed
-SMALL = 1024  # bytes a partition below which nothing is kept for overlap; assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +66,6 @@ def strip_block(site: Site, length: int, item_bytes: int, reserve: int = 0) -> i
     fits = max(1, room // (item_bytes * site.slots) - 64)  # tiles are aligned to 64 B
     wanted = max(LONG_RUN // item_bytes, -(-length // FEW), 1)
     return min(length, fits, wanted)
-
-
-def store_delay(site: Site) -> int:
-    """Iterations by which stores run late, so that the next loads go first in a shared queue.
-
-    A late store holds its tile through the next iteration: such tiles need `1 + store_delay` slots, or
-    whatever the queue has to do before the store would wait for work that waits for the tile.
-    """
-    room = site.arch.partition_bytes(site.arch.scratchpad)
-    return 1 if site.slots > 1 and room >= SMALL else 0
 
 
 @dataclass(frozen=True, slots=True)
