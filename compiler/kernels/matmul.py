@@ -16,7 +16,7 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.matmul_plan import Plan, Shape, choose, problem, weight_tiles
+from compiler.kernels.matmul_plan import Plan, Shape, choose, held_slots, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
 from compiler.kernels.norm import normalise, normalised_copy
 from compiler.kernels.site import LinearPorts, Port, Site
@@ -90,12 +90,15 @@ class _Lowering:
             return [self._load_weight(port, block, k) for port in self.ports.weights]
         tile = self.b.scratch(
             (self.shape.k_tile, -(-k.size // self.shape.k_tile), block.size),
-            self.ports.x.type.dtype, slots=self.site.slots, name="x",
+            self.ports.x.type.dtype, slots=self._slots(stationary), name="x",
         )  # fmt: skip
         load_features(self.b, tile, self.ports.x, k, block)
         if self.norm:
             normalise(self.b, self.site, tile, self.shape.k, self.ports.gain, self.ports.beta)
         return [tile]
+
+    def _slots(self, stationary: bool) -> int:
+        return held_slots(self.shape, self.plan)[0 if stationary else 1]
 
     def _load_weight(self, port: Port, block: Range, k: Range) -> Tensor:
         b, rows = self.b, self.shape.k_tile
@@ -103,7 +106,7 @@ class _Lowering:
         w = b.scratch(
             (rows, -(-block.size // cols), -(-k.size // rows), cols),
             port.type.dtype,
-            slots=self.site.slots,
+            slots=self._slots(self.shape.weight_is_stationary),
             name="w",
         )
         dram = port.tensor.permute(1, 0, 2, 3)

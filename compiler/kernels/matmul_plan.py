@@ -42,6 +42,7 @@ class Plan:
     s_block: int
     m_block: int
     k_block: int  # k tiles loaded at once
+    slots: int  # copies of each streamed tile
 
 
 def weight_tiles(arch: ArchSpec, k: int, n: int, x_block: int, out_block: int) -> tuple[int, int]:
@@ -88,20 +89,21 @@ def _block_sizes(extent: int, tile: int) -> list[int]:
 
 
 def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> Plan | None:
-    """The plan with the least estimated time that fits; None if a held operand is needed and cannot be.
+    """The plan with the least estimated time that fits; None if x must be held whole and cannot be.
 
-    Time is the larger of array and transfer time, plus the first blocks, which nothing hides.
-    Raises Infeasible if not even the smallest tiles fit.
+    Ties go to the one that needs less memory, then to the first. Raises Infeasible if not even the
+    smallest tiles fit.
     """
     best: tuple[int, int, Plan] | None = None
     smallest: tuple[int, Plan] | None = None
-    for plan in _candidates(shape, needs_norm):
+    room = site.arch.partition_bytes(site.arch.scratchpad)
+    for plan in _candidates(site, shape, needs_norm):
         need = scratch_bytes(site, shape, plan, needs_norm)
         if smallest is None or need < smallest[0]:
             smallest = (need, plan)
-        if need > site.arch.partition_bytes(site.arch.scratchpad) or not _sums_fit(site, shape, plan):
+        if need > room or not _sums_fit(site, shape, plan):
             continue
-        time = _estimate(b, site, shape, plan)
+        time = estimate(b, site, shape, plan)
         if best is None or (time, need) < best[:2]:
             best = (time, need, plan)
     if best is not None:
@@ -112,18 +114,18 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> Plan | 
     raise _too_small(site, shape, *smallest)
 
 
-def _candidates(shape: Shape, needs_norm: bool) -> Iterator[Plan]:
-    held = "m" if shape.weight_is_stationary else "s"
+def _candidates(site: Site, shape: Shape, needs_norm: bool) -> Iterator[Plan]:
+    x_side = "m" if shape.weight_is_stationary else "s"
     whole = shape.k_tiles
-    for s_block in _block_sizes(shape.s, shape.s_tile):
-        for m_block in _block_sizes(shape.m, shape.m_tile):
-            for hold in ("m", "s"):
-                if not needs_norm or hold == held:
-                    yield Plan(hold, s_block, m_block, whole)
-            if not needs_norm:
+    for slots in (2, 3, 4) if site.options.double_buffer else (1,):
+        for s_block in _block_sizes(shape.s, shape.s_tile):
+            for m_block in _block_sizes(shape.m, shape.m_tile):
+                for hold in ("m", "s"):
+                    if not needs_norm or hold == x_side:
+                        yield Plan(hold, s_block, m_block, whole, slots)
                 k_block = 1
-                while k_block < whole:
-                    yield Plan("sums", s_block, m_block, k_block)
+                while k_block < whole and not needs_norm:
+                    yield Plan("sums", s_block, m_block, k_block, slots)
                     k_block *= 2
 
 
@@ -131,23 +133,30 @@ def _count(extent: int, block: int) -> int:
     return -(-extent // block)
 
 
+def _copies(shape: Shape) -> tuple[int, int]:
+    """How many tensors the stationary and the moving side bring (two for a gated weight)."""
+    return (shape.weights, 1) if shape.weight_is_stationary else (1, shape.weights)
+
+
+def held_slots(shape: Shape, plan: Plan) -> tuple[int, int]:
+    """Slots of the stationary and of the moving tiles: the held one needs two only if it changes."""
+    held = min(2, plan.slots)
+    s_held = held if _count(shape.s, plan.s_block) > 1 else 1
+    m_held = held if _count(shape.m, plan.m_block) > 1 else 1
+    return (s_held if plan.hold == "s" else plan.slots), (m_held if plan.hold == "m" else plan.slots)
+
+
 def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
     """Scratchpad bytes a partition that the plan's tiles need."""
-    size, slots = shape.itemsize, site.slots
-    w_s, w_m = (shape.weights, 1) if shape.weight_is_stationary else (1, shape.weights)
-    s_bytes = plan.k_block * plan.s_block * size * w_s
-    m_bytes = plan.k_block * plan.m_block * size * w_m
-    s_slots = slots if (plan.hold != "s" or _count(shape.s, plan.s_block) > 1) else 1
-    m_slots = slots if (plan.hold != "m" or _count(shape.m, plan.m_block) > 1) else 1
-    s_bytes, m_bytes = s_bytes * s_slots, m_bytes * m_slots
-    tiles = _count(plan.s_block, shape.s_tile) * plan.m_block
     op = site.op
     assert isinstance(op, Linear)
-    out = tiles * size * slots * (2 if op.residual else 1)
+    size, (s_copies, m_copies), (s_slots, m_slots) = shape.itemsize, _copies(shape), held_slots(shape, plan)
+    operands = plan.k_block * size * (plan.s_block * s_copies * s_slots + plan.m_block * m_copies * m_slots)
+    out = _count(plan.s_block, shape.s_tile) * plan.m_block * size * min(2, plan.slots) * (1 + op.residual)
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
     x_block = plan.m_block if shape.weight_is_stationary else plan.s_block
     extra = normalise_bytes(x_block, shape.k_tiles) if norm else 0
-    return s_bytes + m_bytes + out + temporary + extra + 4 * _count(shape.s, shape.s_tile) + 1024
+    return operands + out + temporary + extra + 4 * _count(shape.s, shape.s_tile) + 1024
 
 
 def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:
@@ -161,45 +170,68 @@ def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:
     return _count(plan.s_block, shape.s_tile) * per_row * shape.weights <= site.arch.partition_bytes(memory)
 
 
-def _traffic(shape: Shape, plan: Plan) -> tuple[int, int]:
-    """(bytes moved in all, bytes before the first matmul)."""
-    size = shape.itemsize
-    w_s, w_m = (shape.weights, 1) if shape.weight_is_stationary else (1, shape.weights)
-    s_all, m_all = shape.k * shape.s * size * w_s, shape.k * shape.m * size * w_m
-    s_times = 1 if plan.hold == "s" else _count(shape.m, plan.m_block)
-    m_times = 1 if plan.hold == "m" else _count(shape.s, plan.s_block)
+def _stretched(site: Site, nbytes: int, run: int) -> int:
+    """Bytes as the DMA engines feel them: runs shorter than a descriptor cost as much as one."""
+    least = site.arch.dma.descriptor_bytes
+    return nbytes if run >= least else nbytes * least // max(1, run)
+
+
+def _block_bytes(site: Site, shape: Shape, plan: Plan) -> tuple[int, int]:
+    """Felt bytes of one block of the stationary and of the moving operand."""
+    size, (s_copies, m_copies) = shape.itemsize, _copies(shape)
     k = min(shape.k, plan.k_block * shape.k_tile)
-    first = k * (min(plan.s_block, shape.s) * w_s + min(plan.m_block, shape.m) * w_m) * size
-    return s_all * s_times + m_all * m_times + shape.s * shape.m * size, first
+    tile = shape.s_tile if shape.weight_is_stationary else shape.m_tile
+    runs = [plan.k_block * tile * size, (plan.m_block if shape.weight_is_stationary else plan.s_block) * size]
+    s_run, m_run = runs if shape.weight_is_stationary else runs[::-1]
+    s_bytes = k * min(plan.s_block, shape.s) * s_copies * size
+    m_bytes = k * min(plan.m_block, shape.m) * m_copies * size
+    return _stretched(site, s_bytes, s_run), _stretched(site, m_bytes, m_run)
 
 
-def _estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
-    port = site.inputs[0]
+def _array_ps(b: Builder, site: Site, shape: Shape) -> int:
+    """Array time of all matmuls."""
+    dtype = site.inputs[0].type.dtype
     tiles = _count(shape.s, shape.s_tile) * shape.k_tiles * shape.weights
     whole, rest = divmod(shape.m, shape.m_tile)
-    array = b.cost.matmul_ps(shape.m_tile, port.type.dtype, tiles * whole)
-    if rest:
-        array += b.cost.matmul_ps(rest, port.type.dtype, tiles)
-    traffic, first = _traffic(shape, plan)
-    blocks = _count(shape.s, plan.s_block) * _count(shape.m, plan.m_block)
-    if plan.hold == "sums":
-        blocks *= _count(shape.k_tiles, plan.k_block)
+    total = b.cost.matmul_ps(shape.m_tile, dtype, tiles * whole)
+    return total + (b.cost.matmul_ps(rest, dtype, tiles) if rest else 0)
+
+
+def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
+    """Picoseconds: steady state of the innermost block, times blocks, plus what nothing hides.
+
+    A block takes as long as the slowest of: its matmuls, its share of all transfers, starting its
+    transfer, and the round trip from asking for a block until its slot is free, over the slots.
+    """
     dma = site.arch.dma
-    last = min(plan.s_block, shape.s) * min(plan.m_block, shape.m) * shape.itemsize
-    exposed = b.cost.transfer_ps(first + last) + dma.latency + dma.completion
-    return max(array, b.cost.transfer_ps(traffic), blocks * dma.issue) + exposed
+    s_blocks, m_blocks = _count(shape.s, plan.s_block), _count(shape.m, plan.m_block)
+    s_bytes, m_bytes = _block_bytes(site, shape, plan)
+    k_blocks = _count(shape.k_tiles, plan.k_block) if plan.hold == "sums" else 1
+    blocks = s_blocks * m_blocks * k_blocks
+    s_loads = s_blocks if plan.hold == "s" else blocks
+    m_loads = m_blocks if plan.hold == "m" else blocks
+    out = shape.s * shape.m * shape.itemsize
+    moved = b.cost.transfer_ps(s_loads * s_bytes + m_loads * m_bytes + out)
+    compute = _array_ps(b, site, shape)
+    streamed = b.cost.transfer_ps((s_bytes if plan.hold != "s" else 0) + (m_bytes if plan.hold != "m" else 0))
+    delay = dma.issue + dma.latency + dma.completion
+    round_trip = -(-(delay + streamed + compute // blocks) // plan.slots)
+    period = max(compute // blocks, moved // blocks, dma.issue, round_trip)
+    first = b.cost.transfer_ps(s_bytes + m_bytes)
+    last = b.cost.transfer_ps(min(plan.s_block, shape.s) * min(plan.m_block, shape.m) * shape.itemsize)
+    return period * blocks + first + last + 2 * delay
 
 
 def _too_small(site: Site, shape: Shape, need: int, plan: Plan) -> Infeasible:
-    memory = site.arch.scratchpad
+    """The shortfall of the smallest plan."""
+    kind, memory = "scratchpad", site.arch.scratchpad
     have = site.arch.partition_bytes(memory)
     if need <= have:
-        memory, need = site.arch.accumulator, shape.m_tile * 4 * shape.weights
+        kind, memory, need = "accumulator", site.arch.accumulator, shape.m_tile * 4 * shape.weights
         have = site.arch.partition_bytes(memory)
-        code = "accumulator-capacity"
-    else:
-        code = "scratchpad-capacity"
-    total = need * site.arch.partitions(memory)
-    fix = f"memories.{memory}.capacity >= {total + site.arch.memories[memory].reserved} B"
-    terms = ((f"{site.name}: smallest tiles ({plan.s_block} x {plan.m_block}, k {plan.k_block})", need),)
-    return Infeasible(Shortfall(code, memory, need, have, "B per partition", terms, fix))
+    total = need * site.arch.partitions(memory) + site.arch.memories[memory].reserved
+    what = f"{site.name}: smallest tiles ({plan.s_block} x {plan.m_block}, k {plan.k_block})"
+    fix = f"memories.{memory}.capacity >= {total} B"
+    return Infeasible(
+        Shortfall(f"{kind}-capacity", memory, need, have, "B per partition", ((what, need),), fix)
+    )
