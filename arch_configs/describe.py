@@ -163,16 +163,36 @@ def _memory_text(spec: ArchSpec, name: str) -> str:
 def json_schema() -> dict[str, Json]:
     """JSON Schema of an architecture file, for editors.
 
-    No key is required, because a file that extends another leaves out what it inherits.
+    No key is required, because a file that extends another leaves out what it inherits; and every value
+    may be null, which removes what is inherited.
     """
     schema = ArchSpec.model_json_schema()
-    for part in (schema, *schema["$defs"].values()):
-        part.pop("required", None)
     properties = schema["properties"]
     properties["extends"] = {"type": "string", "description": "name of an architecture, or a relative path"}
     properties["schema"] = {"const": SCHEMA_VERSION, "description": "version of this format"}
-    engine = properties["engines"]["additionalProperties"]
-    engine["anyOf"] = engine.pop("oneOf")  # without `kind` an engine that extends may match both kinds
-    engine.pop("discriminator", None)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return schema
+    costs = schema["$defs"]["VectorCost"]
+    schema["$defs"]["VectorCost"] = {"anyOf": [{"type": ["number", "string"]}, costs]}
+    loose = _loosened(schema)
+    assert isinstance(loose, dict), loose
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **loose}
+
+
+def _loosened(part: Json) -> Json:
+    """`part` without required keys and with null allowed; engines match any kind, as `kind` may be absent."""
+    if isinstance(part, list):
+        return [_loosened(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    loose = {key: _loosened(value) for key, value in part.items() if key not in ("required", "discriminator")}
+    properties, others = loose.get("properties"), loose.get("additionalProperties")
+    if isinstance(properties, dict):
+        loose["properties"] = {key: _or_null(value) for key, value in properties.items()}
+    if isinstance(others, dict):
+        loose["additionalProperties"] = _or_null(others)
+    if "oneOf" in loose:
+        loose["anyOf"] = loose.pop("oneOf")
+    return loose
+
+
+def _or_null(part: Json) -> Json:
+    return {"anyOf": [part, {"type": "null"}]}
