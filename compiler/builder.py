@@ -34,6 +34,7 @@ from compiler.isa import (
     TensorTensor,
     Transpose,
     operands,
+    reads,
     var,
 )
 
@@ -284,6 +285,18 @@ class Builder:
     # ---- instructions ----------------------------------------------------------------------------
     def _emit(self, stream: str, instr: Instr) -> None:
         self._stack[-1].body.append(TileInstr(stream, instr, self._stage))
+        if self._stage:
+            self._keep(instr)
+
+    def _keep(self, instr: Instr) -> None:
+        """Tiles that a late instruction reads need a slot more for each iteration it is late.
+
+        Else its queue could have work of the next iteration in front of it that waits for the tile.
+        """
+        for access in reads(instr):
+            tile = self.graph.buffers[access.buffer]
+            if tile.partitions and tile.home is self._stack[-1]:
+                tile.need = max(tile.need, min(tile.slots, 1 + self._stage))
 
     def _kind(self, access: Access) -> str:
         return self._memories[self.graph.buffers[access.buffer].memory]

@@ -34,7 +34,7 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
         if node.op.kind not in KERNELS:
             raise CompileError(f"{node.name}: no kernel for op {node.op.kind!r}, have {', '.join(KERNELS)}")
     layouts = assign_layouts(graph, arch)
-    b = Builder(arch, graph.name, cost, pipelined=options.pipeline)
+    b = Builder(arch, graph.name, cost, pipelined=options.pipeline and options.double_buffer)
     _Lowering(graph, arch, options, b, layouts).run()
     values = sorted(graph.values, key=lambda v: v.name)
     states = tuple(v.name for v in values if v.kind == "state")
