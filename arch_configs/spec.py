@@ -6,7 +6,7 @@ engine they stand in). Everything is frozen; `ArchSpec` is the only type other p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -26,6 +26,7 @@ from arch_configs.units import Bytes, BytesPerSecond, Hertz, Picoseconds
 
 MAX_COUNT = 1 << 20  # assumed; no array side, lane or queue count comes near
 MAX_SIDE = 1 << 16  # assumed; the largest arrays built are 256 a side
+MAX_RINGS = 1024  # assumed; each queue is a stream of instructions, and 16 is usual
 MAX_CLOCK = 10**12  # one cycle is at least the 1 ps that time is counted in
 MAX_RATIO = 1 << 16  # assumed
 MIN_BANK_BYTES = 4  # one fp32 accumulator
@@ -84,6 +85,11 @@ Side = Annotated[
     int,
     BeforeValidator(_whole(MAX_SIDE)),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIDE}),
+]
+Rings = Annotated[
+    int,
+    BeforeValidator(_whole(MAX_RINGS)),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_RINGS}),
 ]
 Ratio = Annotated[
     Fraction,
@@ -168,7 +174,7 @@ class MemorySpec(Spec):
 
     kind: Literal["dram", "scratchpad", "accumulator"]
     capacity: Capacity
-    bandwidth: Bandwidth | None = None  # dram: what one core can draw; on chip: not a limit if absent
+    bandwidth: Bandwidth | None = None  # dram only: what one core can draw; on chip the engines' rates limit
     partitions: Count | None = None  # on chip; default: the larger side of the array
     banks: Count = 1  # accumulator: accumulation groups that may be open at once
     reserved: Bytes = 0  # kept back for the runtime
@@ -178,8 +184,8 @@ class MemorySpec(Spec):
 class DmaSpec(Spec):
     """The engines that move data between DRAM and the on-chip memories."""
 
-    queues: Count  # rings that one core may use, each in order
-    engines: Count  # transfer engines behind the queues
+    queues: Rings  # rings that one core may use, each in order
+    engines: Rings  # transfer engines behind the queues
     engine_bandwidth: Bandwidth  # sustained, per engine
     queue_bandwidth: Bandwidth | None = None  # most that one queue can carry; default: all engines
     issue: Picoseconds = 0  # time a queue is occupied by starting one transfer
@@ -244,29 +250,40 @@ class ArchSpec(Spec):
         )
 
     def _misfits(self) -> list[Problem]:
-        """Numbers that are valid alone but not together."""
+        """Numbers that are valid alone but not together, and keys that nothing would read."""
         found: list[Problem] = []
-        for name, spec in self.memories.items():
-            where = ("memories", name)
-            if spec.reserved >= spec.capacity:
-                text = f"got {spec.reserved} B of {spec.capacity} B, want less than the capacity"
-                found.append(((*where, "reserved"), text))
-            elif spec.kind != "dram" and self.bank_bytes(name) < MIN_BANK_BYTES:
-                text = (
-                    f"got {spec.capacity - spec.reserved} B usable for {self.partitions(name)} partitions "
-                    f"x {spec.banks} banks, want at least {MIN_BANK_BYTES} B in each"
-                )
-                found.append(((*where, "capacity"), text))
-            if spec.kind == "dram" and spec.partitions is not None:
-                found.append(((*where, "partitions"), "got a value, want none: DRAM has no partitions"))
-            if spec.kind != "accumulator" and spec.banks != 1:
-                found.append(((*where, "banks"), f"got {spec.banks}, want banks on the accumulator only"))
+        for name in self.memories:
+            found += [(("memories", name, key), text) for key, text in self._memory_misfits(name)]
         for side, memory in (("rows", self.scratchpad), ("cols", self.accumulator)):
             size, partitions = getattr(self.array, side), self.partitions(memory)
             if size > partitions:
                 text = f"got {size}, want at most the {partitions} partitions of {memory}"
                 found.append((("engines", self.tensor, side), text))
+        for index, rule in enumerate(self.exclusions):
+            if len(set(rule.engines)) < 2:
+                text = f"got {', '.join(rule.engines) or 'none'}, want at least two different engines"
+                found.append((("exclusions", index, "engines"), text))
         return found
+
+    def _memory_misfits(self, name: str) -> Iterator[tuple[str, str]]:
+        spec = self.memories[name]
+        usable = spec.capacity - spec.reserved
+        if usable <= 0:
+            yield "reserved", f"got {spec.reserved} B of {spec.capacity} B, want less than the capacity"
+        if spec.kind != "accumulator" and spec.banks != 1:
+            yield "banks", f"got {spec.banks}, want banks on the accumulator only"
+        if spec.kind == "dram":
+            if spec.partitions is not None:
+                yield "partitions", "got a value, want none: DRAM has no partitions"
+            return
+        if spec.bandwidth is not None:
+            yield "bandwidth", "got a value, want none: on chip the engines' lanes and clocks are the limit"
+        if usable > 0 and self.bank_bytes(name) < MIN_BANK_BYTES:
+            yield (
+                "capacity",
+                f"got {usable} B usable for {self.partitions(name)} partitions x {spec.banks} banks, "
+                f"want at least {MIN_BANK_BYTES} B in each",
+            )
 
     def memory_of_kind(self, kind: str) -> str:
         """Name of the one memory of `kind`."""

@@ -68,7 +68,8 @@ exclusions:
         ("no_name", "extends: trn1\n"),
         ("misfits", "name: x\nextends: trn1\nengines: {tensor: {rows: 256}}\n"
                     "memories:\n  sbuf: {partitions: 128, reserved: 24 MiB, banks: 2}\n"
-                    "  psum: {capacity: 1 KiB}\n"),
+                    "  psum: {capacity: 1 KiB, bandwidth: 1 TB/s}\n"
+                    "exclusions:\n- {engines: [vector], memory: sbuf}\n"),
         ("roles", "name: x\nextends: edge-npu\nengines: {simd: null}\nmemories: {acc: {kind: dram}}\n"),
         ("reach", "name: x\nextends: edge-npu\nengines: {simd: {writes: [dram]}, array: {reads: [acc]}}\n"),
         ("wrong_kinds", "name: 3\nextends: edge-npu\nengines: {simd: 4}\nmemories: [sram]\ncores: [1]\n"),
@@ -111,8 +112,8 @@ def test_line_numbers_name_the_file_a_value_comes_from(tmp_path: Path) -> None:
     base = write(tmp_path, "base.yaml", text)
     heir = write(tmp_path, "heir.yaml", "# comment\n\nname: heir\nextends: ./base.yaml\ncores: 0\n")
     line = next(n for n, row in enumerate(text.splitlines(), 1) if "queues: 0" in row)
-    want = "want a whole number from 1 to 1048576"
-    assert problems(heir) == f"{base}:{line}: dma.queues: got 0, {want}\n{heir}:5: cores: got 0, {want}\n"
+    want = "got 0, want a whole number from 1 to"
+    assert problems(heir) == f"{base}:{line}: dma.queues: {want} 1024\n{heir}:5: cores: {want} 1048576\n"
 
 
 def test_extends_merges_deeply_and_null_removes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,17 @@ def test_U008_gb_and_gib_stay_apart(text: str, value: int) -> None:
     assert load_arch("edge-npu", {"memories.dram.bandwidth": text}).dram_bandwidth == value
 
 
-def test_U008_a_knob_that_would_be_ignored_is_an_error() -> None:
-    with pytest.raises(ArchError, match=r"memories\.dram\.partitions: got a value, want none"):
-        load_arch("edge-npu", {"memories.dram.partitions": "4"})
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("memories.dram.partitions", "4", "got a value, want none: DRAM has no partitions"),
+        ("memories.sram.bandwidth", "1 TB/s", "got a value, want none: on chip"),
+        ("memories.sram.banks", "2", "got 2, want banks on the accumulator only"),
+    ],
+)
+def test_U008_a_knob_that_would_be_ignored_is_an_error(path: str, value: str, problem: str) -> None:
+    with pytest.raises(ArchError, match=re.escape(f"{path}: {problem}")):
+        load_arch("edge-npu", {path: value})
 
 
 def test_U013_the_resolved_array_is_echoed() -> None:
