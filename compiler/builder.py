@@ -149,6 +149,7 @@ class Builder:
         self.load: dict[str, int] = dict.fromkeys(arch.engines, 0)  # ps of work given to each engine
         self._stack = [self.root]
         self._stage = 0
+        self._preferred: tuple[str, ...] = ()
         self._loops = 0
         self._memories = {name: spec.kind for name, spec in arch.memories.items()}
 
@@ -301,8 +302,21 @@ class Builder:
     def _kind(self, access: Access) -> str:
         return self._memories[self.graph.buffers[access.buffer].memory]
 
+    @contextmanager
+    def on(self, engines: tuple[str, ...]) -> Iterator[None]:
+        """Prefer these vector engines inside, where they can run the instruction."""
+        outer, self._preferred = self._preferred, engines
+        try:
+            yield
+        finally:
+            self._preferred = outer
+
     def pick(self, instr: Instr, engine: str | None = None) -> str:
         """The vector engine that can run `instr` and would be done with its work first."""
+        if engine is None and self._preferred:
+            engines: tuple[str, ...] | None = self._preferred
+        else:
+            engines = (engine,) if engine else None
         need = vector_class(instr)
         touched = {self.graph.buffers[a.buffer].memory for a in _accesses(instr)}
         written = self.graph.buffers[instr.dst.buffer].memory  # type: ignore[attr-defined]
@@ -313,14 +327,15 @@ class Builder:
                 continue
             if any(m not in spec.reads for m in touched if m != written):
                 continue
-            if engine is not None and name != engine:
+            if engines is not None and name not in engines:
                 continue
             done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
             if best is None or done < best[0]:
                 best = (done, name)
         if best is None:
-            if engine is not None:
-                return self.pick(instr)
+            if engines is not None:
+                with self.on(()):
+                    return self.pick(instr)
             raise CompileError(
                 f"{self.op}: no engine of {self.arch.name} can run {need} on {sorted(touched)}"
             )
@@ -399,9 +414,12 @@ class Builder:
         """`dst = (src op0 a) op1 b`."""
         self._vector(TensorScalar(dst=dst, src=src, op0=op0, a=a, op1=op1, b=b, op=self.op), None)
 
-    def tensor_tensor(self, dst: Access, lhs: Access, rhs: Access, operation: str) -> None:
-        """`dst = lhs operation rhs`."""
-        self._vector(TensorTensor(dst=dst, lhs=lhs, rhs=rhs, operation=operation, op=self.op), None)
+    def tensor_tensor(
+        self, dst: Access, lhs: Access, rhs: Access, operation: str, *, scale: Operand = 1.0
+    ) -> None:
+        """`dst = (lhs * scale) operation rhs`."""
+        instr = TensorTensor(dst=dst, lhs=lhs, rhs=rhs, operation=operation, scale=scale, op=self.op)
+        self._vector(instr, None)
 
     def reduce(self, dst: Access, src: Access, operation: str, axes: int = 1) -> None:
         """Reduce the last `axes` free axes of `src`."""

@@ -222,12 +222,13 @@ class TensorScalar(Instr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorTensor(Instr):
-    """`dst = lhs operation rhs`, element by element."""
+    """`dst = (lhs * scale) operation rhs`, element by element; `scale`: a number or one value a partition."""
 
     dst: Access
     lhs: Access
     rhs: Access
     operation: str
+    scale: Operand = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,7 +288,10 @@ def _tensor_tensor(instr: TensorTensor, machine: Machine) -> Step:
     dst, operation = machine.view(instr.dst), OPERATIONS[instr.operation]
     lhs = _shaped(machine.read(instr.lhs), instr.lhs, shape)
     rhs = _shaped(machine.read(instr.rhs), instr.rhs, shape)
-    return lambda env: ((dst(env), operation(lhs(env), rhs(env)), False),)
+    if instr.scale == 1.0:
+        return lambda env: ((dst(env), operation(lhs(env), rhs(env)), False),)
+    scale = machine.scalar(instr.scale, len(shape))
+    return lambda env: ((dst(env), operation(lhs(env) * scale(env), rhs(env)), False),)
 
 
 @prepare.register

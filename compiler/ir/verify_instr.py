@@ -175,6 +175,7 @@ def _tensor_tensor(instr: TensorTensor, place: Place) -> None:
     free = check_write(place, "dst", instr.dst)
     _same_shape(place, "lhs", instr.dst, free, instr.lhs, lhs)
     _same_shape(place, "rhs", instr.dst, free, instr.rhs, rhs)
+    check_scalar(place, "scale", instr.scale, instr.lhs.partitions)
 
 
 def _reduce(instr: Reduce, place: Place) -> None:

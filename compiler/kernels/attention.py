@@ -27,6 +27,7 @@ from compiler.kernels.flash import (
     Work,
     all_chunks,
     choose_chunk,
+    copies,
     chunk_step,
 )
 from compiler.kernels.site import Site, base_block, head_block
@@ -88,7 +89,13 @@ class _Prefill:
         self.rows = min(base_block(arch), self.seq)
         chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, self.ways)
         self.sizes = Sizes(
-            op.head_dim, head_block(arch, op.head_dim), base_block(arch), chunk, op.scale, dtype
+            op.head_dim,
+            head_block(arch, op.head_dim),
+            base_block(arch),
+            chunk,
+            op.scale,
+            dtype,
+            copies(site, self.ways),
         )
         tiles = -(-self.seq // self.sizes.key_tile)
         held = (self.seq * self.sizes.head_blocks + tiles * op.head_dim) * dtype_bytes(dtype) * site.slots

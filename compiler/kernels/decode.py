@@ -15,7 +15,17 @@ from compiler.errors import Infeasible, Shortfall
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
 from compiler.isa import Affine
-from compiler.kernels.flash import Chunk, FlashTile, Lane, Sizes, Start, Work, all_chunks, choose_chunk
+from compiler.kernels.flash import (
+    Chunk,
+    FlashTile,
+    Lane,
+    Sizes,
+    Start,
+    Work,
+    all_chunks,
+    choose_chunk,
+    copies,
+)
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import DecodeAttention, KvWrite
@@ -130,7 +140,13 @@ def decode_attention(b: Builder, site: Site) -> None:
     dtype, rows = site.inputs[0].type.dtype, pack.heads * pack.rows
     chunk = choose_chunk(site, rows, op.head_dim, op.length, dtype, ways)
     sizes = Sizes(
-        op.head_dim, head_block(site.arch, op.head_dim), base_block(site.arch), chunk, op.scale, dtype
+        op.head_dim,
+        head_block(site.arch, op.head_dim),
+        base_block(site.arch),
+        chunk,
+        op.scale,
+        dtype,
+        copies(site, ways),
     )
     shape = (sizes.head_block, op.kv_heads, group, sizes.head_blocks, op.batch)
     queries = b.scratch(shape, dtype, name="q")

@@ -74,6 +74,7 @@ class Sizes:
     chunk: int
     scale: float
     dtype: str
+    copies: int  # slots of each accumulator tile
 
     @property
     def head_blocks(self) -> int:
@@ -81,8 +82,13 @@ class Sizes:
         return self.head_dim // self.head_block
 
 
+def copies(site: Site, ways: int) -> int:
+    """Slots of an accumulator tile: one where another tile fills the gaps, else two."""
+    return 1 if ways > 1 else site.slots
+
+
 def choose_chunk(site: Site, rows: int, head_dim: int, length: int, dtype: str, ways: int) -> int:
-    """Keys a chunk: as many as the accumulators hold twice over for `ways` tiles at once."""
+    """Keys a chunk: as many as the accumulators hold for `ways` tiles, `copies(site, ways)` times over."""
     arch = site.arch
     key_tile = base_block(arch)
     memory = arch.accumulator
@@ -91,19 +97,23 @@ def choose_chunk(site: Site, rows: int, head_dim: int, length: int, dtype: str, 
     while chunk < min(length, 8 * key_tile):
         wide = chunk * 2
         parts = (wide * 4, wide // key_tile * rows * dtype_bytes(dtype), head_dim * 4)
-        if sum(-(-p // bank) * bank if p >= bank else p for p in parts) * 2 * ways > total:
+        if sum(-(-p // bank) * bank if p >= bank else p for p in parts) * copies(site, ways) * ways > total:
             break
         chunk = wide
     return chunk
 
 
 class FlashTile:
-    """The running state of one tile of query rows: maximum, sum and output."""
+    """The running state of one tile of query rows.
+
+    `shift` is -scale times the running maximum, `total` the sum of the exponentials, `out` the output
+    before it is divided by `total`.
+    """
 
     def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int) -> None:
         """State tiles live in the innermost loop that is open now."""
         self.b, self.site, self.sizes, self.rows = b, site, sizes, rows
-        self.maximum = b.scratch((rows, 1), "fp32", slots=site.slots, name="max")
+        self.shift = b.scratch((rows, 1), "fp32", slots=site.slots, name="shift")
         self.total = b.scratch((rows, 1), "fp32", slots=SKEW + 1, need=SKEW + 1, name="sum")
         self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=site.slots, name="o")
         self._scores: Tensor | None = None
@@ -115,7 +125,7 @@ class FlashTile:
         """q k^T of a chunk."""
         b, sizes, array = self.b, self.sizes, self.site.arch.array
         piece = min(array.moving_max, self.site.arch.bank_bytes(self.site.arch.accumulator) // 4)
-        self._scores = b.accumulator((self.rows, width), slots=self.site.slots, name="scores")
+        self._scores = b.accumulator((self.rows, width), slots=sizes.copies, name="scores")
         for lane in lanes:
             for at in range(0, width, piece):
                 size = min(piece, width - at)
@@ -128,7 +138,7 @@ class FlashTile:
                     )
 
     def softmax(self, width: int, mask: Access | None, *, first: bool) -> None:
-        """Running maximum, exponentials and sums; `mask` is added to the last columns of the scores."""
+        """Running shift, exponentials and sums; `mask` is added to the last columns of the scores."""
         b, sizes, rows = self.b, self.sizes, self.rows
         assert self._scores is not None
         scores = self._scores
@@ -136,18 +146,18 @@ class FlashTile:
             columns = mask.free_elements
             part = scores[:, (width - columns, columns)]
             b.tensor_tensor(part, part, mask, "add")
-        shift = b.scratch((rows, 1), "fp32", slots=self.site.slots, name="shift")
+        shift = b.scratch((rows, 1), "fp32", slots=self.site.slots, name="new")
         if first:
-            b.reduce(self.maximum[:], scores[:], "max")
-            b.tensor_scalar(shift[:], self.maximum[:], "multiply", -sizes.scale)
+            b.reduce(shift[:], scores[:], "max")
+            b.tensor_scalar(self.shift[:], shift[:], "multiply", -sizes.scale)
+            shift = self.shift
         else:
             peak = b.scratch((rows, 1), "fp32", slots=self.site.slots, name="peak")
             b.reduce(peak[:], scores[:], "max")
-            b.tensor_scalar(peak[:], peak[:], "max", self.maximum[:])
-            b.tensor_scalar(shift[:], peak[:], "multiply", -sizes.scale)
+            b.tensor_scalar(shift[:], peak[:], "multiply", -sizes.scale, "min", self.shift[:])
             self._alpha = b.scratch((rows, 1), "fp32", slots=SKEW + 1, need=SKEW + 1, name="alpha")
-            b.activate(self._alpha[:], self.maximum[:], "exp", scale=sizes.scale, bias=shift[:])
-            b.copy(self.maximum[:], peak[:])
+            b.activate(self._alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
+            b.copy(self.shift[:], shift[:])
         self._weights = b.scratch((rows, width), sizes.dtype, slots=self.site.slots, name="p")
         target = self.total if first else b.scratch((rows, 1), "fp32", slots=self.site.slots, name="part")
         b.activate(self._weights[:], scores[:], "exp", scale=sizes.scale, bias=shift[:], accumulate=target[:])
@@ -162,7 +172,7 @@ class FlashTile:
         assert self._weights is not None
         tiles = -(-width // sizes.key_tile)
         moved = b.accumulator(
-            (sizes.key_tile, tiles, self.rows), slots=self.site.slots, dtype=sizes.dtype, name="p.t"
+            (sizes.key_tile, tiles, self.rows), slots=sizes.copies, dtype=sizes.dtype, name="p.t"
         )
         kept = b.scratch((sizes.key_tile, tiles, self.rows), sizes.dtype, slots=self.site.slots, name="pt")
         for j in range(tiles):
@@ -180,7 +190,7 @@ class FlashTile:
     ) -> None:
         """o = o * alpha + p v."""
         b, sizes = self.b, self.sizes
-        product = b.accumulator((self.rows, sizes.head_dim), slots=self.site.slots, name="pv")
+        product = b.accumulator((self.rows, sizes.head_dim), slots=sizes.copies, name="pv")
         for lane in lanes:
             for j in range(kept.shape[1]):
                 size = min(sizes.key_tile, width - j * sizes.key_tile)
@@ -194,8 +204,7 @@ class FlashTile:
             b.copy(self.out[:], product[:])
             return
         assert self._alpha is not None
-        b.tensor_scalar(self.out[:], self.out[:], "multiply", self._alpha[:])
-        b.tensor_tensor(self.out[:], self.out[:], product[:], "add")
+        b.tensor_tensor(self.out[:], self.out[:], product[:], "add", scale=self._alpha[:])
 
     def finish(self, stage: int) -> Tensor:
         """The result, head dimension on partitions, in the accumulators: [head block, blocks, rows].
@@ -205,7 +214,7 @@ class FlashTile:
         b, sizes = self.b, self.sizes
         final = b.scratch((self.rows, sizes.head_dim), sizes.dtype, slots=self.site.slots, name="o.n")
         shape = (sizes.head_block, sizes.head_blocks, self.rows)
-        turned = b.accumulator(shape, slots=self.site.slots, dtype=sizes.dtype, name="o.t")
+        turned = b.accumulator(shape, slots=sizes.copies, dtype=sizes.dtype, name="o.t")
         with b.stage(stage):
             b.tensor_scalar(final[:], self.out[:], "divide", self.total[:])
             for h in range(sizes.head_blocks):

@@ -67,11 +67,10 @@ def normalise(b: Builder, site: Site, x: Tensor, features: int, gain: Port | Non
                 part = x[(0, size), k, cols]
                 if mean is not None:
                     b.tensor_tensor(part, part, mean[(0, size), (0, t.size)], "subtract")
-                b.tensor_tensor(part, part, rstd[(0, size), (0, t.size)], "multiply")
-                if g is not None and h is not None:
-                    b.tensor_scalar(part, part, "multiply", g[(0, size), k], "add", h[(0, size), k])
-                elif g is not None:
-                    b.tensor_scalar(part, part, "multiply", g[(0, size), k])
+                scale = g[(0, size), k] if g is not None else 1.0
+                b.tensor_tensor(part, part, rstd[(0, size), (0, t.size)], "multiply", scale=scale)
+                if h is not None:
+                    b.tensor_scalar(part, part, "add", h[(0, size), k])
 
 
 def _feature_tiles(features: int, rows: int) -> list[tuple[int, int, int]]:
