@@ -10,7 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import setuptools
+
+setuptools = pytest.importorskip("setuptools")
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOTS = {"arch_configs", "compiler", "eventsim", "workloads", "dse", "studies"}
