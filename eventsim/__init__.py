@@ -2,20 +2,30 @@
 
 from eventsim.bind import BoundInstr, BoundProgram, BoundStream, bind
 from eventsim.errors import Deadlock, SimError, Waiting
+from eventsim.path import PathRow, critical_path
+from eventsim.perfetto import write_perfetto
 from eventsim.sim import simulate, simulate_bound
-from eventsim.trace import StreamTrace, Trace, instances
+from eventsim.stats import Bounds, bounds, utilization
+from eventsim.trace import StreamTrace, Trace, instances, records
 
 __all__ = [
     "BoundInstr",
     "BoundProgram",
     "BoundStream",
+    "Bounds",
     "Deadlock",
+    "PathRow",
     "SimError",
     "StreamTrace",
     "Trace",
     "Waiting",
     "bind",
+    "bounds",
+    "critical_path",
     "instances",
+    "records",
     "simulate",
     "simulate_bound",
+    "utilization",
+    "write_perfetto",
 ]

@@ -193,7 +193,8 @@ class Folder:
         for s in sim.streams:
             if s.done:
                 continue
-            out.append((s.state, s.table, -1 if s.cause is None else s.cause.index))
+            out.append((s.state, s.state and s.t - s.arrived, s.table))
+            out.append(-1 if s.cause is None else s.cause.index)
             out.append((s.holding and (s.holding, s.release_at - base), _warmth(s, base, now)))
         out.append((sim.arbiter.held, sim.arbiter.armed))
         out.extend(self._ring_state(ring, base, now) for ring in sim.rings)
@@ -283,6 +284,7 @@ class Folder:
             for slot, old, new in zip(slots, before.counters[i], now.counters[i], strict=True):
                 s.counters[slot] -= times * (old - new)
             s.t += by
+            s.arrived += by
             s.release_at += by
             if s.last_end is not None:
                 s.last_end += by

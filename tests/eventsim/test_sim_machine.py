@@ -11,8 +11,9 @@ import pytest
 
 from compiler.isa import Activate, Loop, Program, Sync, TensorTensor
 from eventsim import SimError, bind, instances, simulate, simulate_bound
+from eventsim.path import critical_path
 from eventsim.perfetto import write_perfetto
-from eventsim.stats import critical_path, utilization
+from eventsim.stats import utilization
 from tests.eventsim.sim_programs import Builder, copy, load, make_arch, matmul, store, tile
 
 NS = 1000
