@@ -174,10 +174,11 @@ def run(
         record = _run_traced(point, trace) if trace is not None else _evaluator(no_cache)(point)
         _emit(record, json, record_view(record))
         if report is not None:
-            from studies.report import write_report
+            from dse.digest import canonical_json
+            from dse.store import write_text
 
-            page = write_report([record], report, title=f"{workload} on {arch}", timeline_of=point)
-            typer.echo(f"report: {page}", err=True)
+            write_text(report / "record.json", canonical_json(record))
+            _report(report)
     audit_failed = not all(record["audit"].values())
     raise typer.Exit(PARTIAL if audit_failed else _EXIT[record["status"]])
 
@@ -237,7 +238,8 @@ def sweep(
         _emit({"folder": str(folder), **asdict(summary), "points": rows}, json, sweep_table(rows))
         line = (
             f"{summary.total} points: {summary.ok} ok, {summary.infeasible} infeasible, "
-            f"{summary.error} failed, {summary.missing} not run; {summary.resumed} were there before; {folder / 'points.csv'}"
+            f"{summary.error} failed, {summary.missing} not run; {summary.resumed} were there before; "
+            f"{folder / 'points.csv'}"
         )
         typer.echo(line, err=True)
         if summary.interrupted:

@@ -60,8 +60,23 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
 
 
 def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
-    """What the texts of a point mean; raises the user's errors."""
-    return load_arch(point.arch, dict(point.overrides)), build(point.workload), compile_options(point.options)
+    """What the texts of a point mean; raises the user's errors, all at once."""
+    problems: list[str] = []
+    try:
+        arch = load_arch(point.arch, dict(point.overrides))
+    except ArchError as error:
+        problems += str(error).splitlines()
+    try:
+        graph = build(point.workload)
+    except WorkloadError as error:
+        problems += str(error).splitlines()
+    try:
+        options = compile_options(point.options)
+    except SpaceError as error:
+        problems += error.problems
+    if problems:
+        raise SpaceError(problems)
+    return arch, graph, options
 
 
 def point_id(point: Point) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dse.diff import Change, OpChange
 from dse.explain import Explanation
-from dse.result import DEFINITIONS, EngineRecord, PathRecord, Record
+from dse.result import DEFINITIONS, EngineRecord, PathRecord, Record, busiest_engine, op_cost_ps
 from dse.store import Cell
 
 TOP_OPS = 12
@@ -190,17 +190,13 @@ def _memory_table(record: Record) -> Table:
 
 
 def _op_table(record: Record) -> Table:
-    """Ops by the time of their busiest engine, or by their own bound where nothing was simulated."""
-    table = _table("ops by busy time", "op", "kind", "x", "FLOP", "DRAM", "own bound", "busiest engine")
-    ranked = sorted(
-        record["ops"],
-        key=lambda op: -max(op["busy_ps"].values(), default=max(op["compute_ps"], op["memory_ps"])),
-    )
+    """Ops by what they cost most of: the busiest engine, or their own bound."""
+    table = _table("ops, dearest first", "op", "kind", "x", "FLOP", "DRAM", "own bound", "busiest engine")
+    ranked = sorted(record["ops"], key=lambda op: (-op_cost_ps(op), op["op"]))
     for op in ranked[:TOP_OPS]:
         is_compute = op["compute_ps"] >= op["memory_ps"]
         bound = f"{show_time(max(op['compute_ps'], op['memory_ps']))} {'compute' if is_compute else 'memory'}"
-        engine = max(op["busy_ps"], key=lambda name: op["busy_ps"][name], default="")
-        busiest = f"{engine} {show_time(op['busy_ps'][engine])}" if engine else "-"
+        engine, spent = busiest_engine(op)
         table.add_row(
             op["op"],
             op["kind"],
@@ -208,7 +204,7 @@ def _op_table(record: Record) -> Table:
             show_number(op["flops"]),
             show_bytes(op["bytes"]),
             bound,
-            busiest,
+            f"{engine} {show_time(spent)}" if engine else "-",
         )
     if len(ranked) > TOP_OPS:
         table.add_row(f"... {len(ranked) - TOP_OPS} more")

@@ -202,6 +202,17 @@ def point_of(record: Record) -> Point:
     )
 
 
+def busiest_engine(op: OpRecord) -> tuple[str, int]:
+    """The engine that an op keeps busy longest, and how long; the DMA queues, of many, do not count."""
+    engines = {name: spent for name, spent in op["busy_ps"].items() if name != "dma"}
+    return max(engines.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+
+
+def op_cost_ps(op: OpRecord) -> int:
+    """What an op needs of its dearest resource: an engine as simulated, or its own bounds."""
+    return max(busiest_engine(op)[1], op["compute_ps"], op["memory_ps"])
+
+
 def empty_record(point: Point, model: str) -> Record:
     """A record with every key and no metric; the caller fills in what it knows."""
     return {

@@ -10,7 +10,7 @@ from compiler.isa import Matmul, Program, Transpose, walk
 from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord, PathRecord
 from dse.roofline import GraphBounds, array_ps, transfer_ps
 from eventsim import BoundProgram, Trace
-from eventsim.stats import critical_path
+from eventsim.path import critical_path
 
 PATH_ROWS = 24
 LAUNCH = "launch"  # wait cause of the host gap in front of a run

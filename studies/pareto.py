@@ -1,0 +1,110 @@
+"""What latency does more silicon buy?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from typing_extensions import override
+
+from dse.pareto import pareto_front
+from dse.result import Record
+from dse.store import sram_bytes
+from studies.base import Study, StudyFigure, arch_name, failure, labels
+from studies.plots import GREY, colour, marker, new_figure, note, time_unit
+
+# Cost proxy: area of SRAM and array cells alone, at 7 nm. It ranks designs; it is not a die area.
+SRAM_MM2_PER_MB = 0.41  # published 0.027 um2 high-density bitcell; 55 % array efficiency is assumed
+CELL_MM2 = 650e-6  # one bf16 multiply-accumulate cell, assumed; published designs span x0.4 to x2.3
+PROXY = "cost proxy = 0.41 mm2/MB x on-chip memory + 650 um2 x array cells (7 nm; both constants are rough)"
+MOST_PANELS = 4
+
+
+def cost_proxy_mm2(sram: int, cells: int) -> float:
+    """Area of on-chip memory (bytes) and array cells at 7 nm, in mm2."""
+    return SRAM_MM2_PER_MB * sram / 1e6 + CELL_MM2 * cells
+
+
+class Pareto(Study):
+    """Latency against the cost proxy, one panel a workload."""
+
+    name: ClassVar[str] = "pareto"
+    question: ClassVar[str] = "What latency does more silicon buy?"
+
+    @override
+    def table(self, results: Sequence[Record]) -> pd.DataFrame:
+        rows: list[dict[str, object]] = []
+        for label, record in zip(labels(results), results, strict=True):
+            array, sram = record["array"], sram_bytes(record)
+            cells = array["rows"] * array["cols"] * array["units"] if array else None
+            known = sram is not None and cells is not None
+            rows.append(
+                {
+                    "workload": record["point"]["workload"],
+                    "arch": arch_name(record),
+                    "point": label,
+                    "problem": failure(record),
+                    "cost_proxy_mm2": cost_proxy_mm2(sram or 0, cells or 0) if known else np.nan,
+                    "latency_s": record["latency_s"] if record["latency_s"] is not None else np.nan,
+                }
+            )
+        table = pd.DataFrame(
+            rows, columns=["workload", "arch", "point", "problem", "cost_proxy_mm2", "latency_s"]
+        )
+        table["on_front"] = False
+        table["same_as"] = ""
+        for _, group in table.groupby("workload", sort=False):
+            values = group[["cost_proxy_mm2", "latency_s"]].to_numpy()
+            for member in pareto_front(values.tolist(), (False, False)):
+                row = group.index[member.index]
+                table.loc[row, "on_front"] = True
+                if member.same_as != member.index:
+                    table.loc[row, "same_as"] = str(group["point"].iloc[member.same_as])
+        return table
+
+    @override
+    def figures(self, table: pd.DataFrame) -> list[StudyFigure]:
+        workloads = list(dict.fromkeys(table["workload"]))
+        caption = f"Line: points that no other beats in both. Ticks at the bottom: no result. {PROXY}."
+        if len(workloads) > MOST_PANELS:
+            caption += f" The first {MOST_PANELS} of {len(workloads)} workloads are drawn."
+        shown = workloads[:MOST_PANELS] or [""]
+        columns = min(2, len(shown))
+        rows = -(-len(shown) // columns)
+        figure, panels = new_figure(rows=rows, columns=columns, width=5.2 * columns + 1, height=3.7 * rows)
+        archs = list(dict.fromkeys(table["arch"]))
+        for axes, workload in zip(panels, shown, strict=False):
+            _panel(axes, table[table["workload"] == workload], workload, archs)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+        return [StudyFigure(self.name, "Latency against cost", caption, figure, table)]
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, workload: str, archs: list[str]) -> None:
+    good = rows.dropna(subset=["cost_proxy_mm2", "latency_s"])
+    bad = rows[rows["problem"] != ""].dropna(subset=["cost_proxy_mm2"])
+    if good.empty:
+        reasons = ", ".join(dict.fromkeys(rows["problem"])) or "no points"
+        note(axes, f"{workload}\nno point with a result\n{reasons}")
+        return
+    scale, unit = time_unit(list(good["latency_s"] * 1e12))
+    y = good["latency_s"] * 1e12 / scale
+    for arch, group in good.groupby("arch", sort=False):
+        index = archs.index(str(arch))
+        ink, shape = colour(index), marker(index)
+        axes.scatter(
+            group["cost_proxy_mm2"], y[group.index], s=28, zorder=3, color=ink, marker=shape, label=str(arch)
+        )
+    front = good[good["on_front"]].sort_values(["cost_proxy_mm2", "latency_s"])
+    axes.step(front["cost_proxy_mm2"], y[front.index], where="post", color="black", linewidth=1, zorder=2)
+    if len(bad):
+        axes.plot(bad["cost_proxy_mm2"], [0.02] * len(bad), "|", color=GREY, markersize=10,
+                  transform=axes.get_xaxis_transform(), label="no result")  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.set_title(workload, fontsize=9)
+    axes.set_xlabel("cost proxy (mm2 at 7 nm)")
+    axes.set_ylabel(f"latency ({unit})")
+    axes.legend()

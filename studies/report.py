@@ -1,0 +1,189 @@
+"""Records to one page that needs nothing else, with each figure as PNG and its numbers as CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from dse.errors import SpaceError
+from dse.present import show_share, show_time
+from dse.result import DEFINITIONS, Record, parse_record
+from dse.store import JOURNAL, flatten, read_journal, write_csv, write_text
+from studies import STUDIES
+from studies.base import StudyFigure, failure, labels
+from studies.pareto import PROXY
+from studies.plots import style
+
+DPI = 130
+MOST_ROWS = 400
+PAGE = "index.html"
+_CSS = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
+  color: #222; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
+table { border-collapse: collapse; font-size: 13px; } th, td { padding: 3px 10px; text-align: right; }
+th { border-bottom: 2px solid #888; } td { border-bottom: 1px solid #eee; }
+th:first-child, td:first-child { text-align: left; }
+tr.bad td { background: repeating-linear-gradient(45deg, #fff, #fff 6px, #f3e6e6 6px, #f3e6e6 12px); }
+figure { margin: 1rem 0 2rem; } figure img { max-width: 100%; } figcaption { font-size: 13px; color: #555; }
+.wide { overflow-x: auto; } code { background: #f4f4f4; padding: 0 3px; }
+"""
+
+
+def report_folder(folder: Path) -> Path:
+    """Report on a sweep's folder; returns the page. Raises SpaceError when there is nothing in it."""
+    single = folder / "record.json"
+    if (folder / JOURNAL).exists():
+        records = _in_study_order(folder)
+    elif single.exists():
+        try:
+            records = [parse_record(single.read_text(encoding="utf-8"), str(single))]
+        except ValueError as error:
+            raise SpaceError([str(error)]) from error
+    else:
+        raise SpaceError([f"{folder}: got no {JOURNAL}, want the folder of a sweep; run dse sweep first"])
+    if not records:
+        raise SpaceError([f"{folder / JOURNAL}: got no record, want at least one; run dse sweep again"])
+    return write_report(records, folder / "report", title=folder.resolve().name)
+
+
+def _in_study_order(folder: Path) -> list[Record]:
+    """Records as `points.csv` lists them: the study's present points, in its order."""
+    records, _ = read_journal(folder / JOURNAL)
+    points = folder / "points.csv"
+    if not points.exists():
+        return [records[key] for key in sorted(records)]
+    with points.open(newline="", encoding="utf-8") as file:
+        listed = [row["id"] for row in csv.DictReader(file)]
+    return [records[key] for key in listed if key in records]
+
+
+def write_report(records: Sequence[Record], folder: Path, *, title: str) -> Path:
+    """Write the page, and PNG and CSV of every figure; returns the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = []
+    for study in STUDIES.values():
+        for drawn in study.figures(study.table(records)):
+            _save(drawn, folder)
+            sections.append(_section(study.question, drawn))
+    write_csv(
+        folder / "points.csv",
+        [{"point": name, **flatten(r)} for name, r in zip(labels(records), records, strict=True)],
+    )
+    page = folder / PAGE
+    write_text(page, _page(title, records, sections))
+    return page
+
+
+def _save(drawn: StudyFigure, folder: Path) -> None:
+    with style():
+        drawn.figure.savefig(folder / f"{drawn.name}.png", dpi=DPI, metadata={"Software": None})
+    write_text(folder / f"{drawn.name}.csv", drawn.data.to_csv(index=False, lineterminator="\n"))
+
+
+def _svg(figure: Figure) -> str:
+    """The figure as an SVG image inside the page; no date in it, so equal figures are equal bytes."""
+    text = io.BytesIO()
+    with style():
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return base64.b64encode(text.getvalue()).decode()
+
+
+def _section(question: str, drawn: StudyFigure) -> str:
+    alt = html.escape(drawn.title)
+    return (
+        f"<h2>{alt}</h2>\n<p>{html.escape(question)}</p>\n"
+        f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{_svg(drawn.figure)}">'
+        f"<figcaption>{html.escape(drawn.caption)} "
+        f'Numbers: <a href="{drawn.name}.csv">{drawn.name}.csv</a>, image: '
+        f'<a href="{drawn.name}.png">{drawn.name}.png</a>.</figcaption></figure>\n'
+    )
+
+
+def _page(title: str, records: Sequence[Record], sections: Sequence[str]) -> str:
+    counts = {status: sum(r["status"] == status for r in records) for status in ("ok", "infeasible", "error")}
+    summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    definitions = "".join(
+        f"<li><b>{html.escape(name)}</b>: {html.escape(text)}</li>" for name, text in DEFINITIONS.items()
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_CSS}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<p>{len(records)} points: {summary}. Times are predictions, from simulating the compiled program; "
+        "they are not measurements.</p>\n"
+        f"<h2>Points</h2>\n{_points(records)}\n<ul>{definitions}<li>{html.escape(PROXY)}</li></ul>\n"
+        f"{''.join(sections)}<h2>Without a result</h2>\n{_failures(records)}\n"
+        f"<h2>Provenance</h2>\n{_provenance(records)}\n</body></html>\n"
+    )
+
+
+def _points(records: Sequence[Record]) -> str:
+    rows = []
+    for label, record in zip(labels(records)[:MOST_ROWS], records, strict=False):
+        rates = ", ".join(f"{v:,.4g} {k.removesuffix('_per_s')}/s" for k, v in record["throughput"].items())
+        bad = failure(record)
+        failed = [name for name, passed in record["audit"].items() if not passed]
+        audit = f"failed: {', '.join(failed)}" if failed else ("pass" if record["audit"] else "-")
+        cells = [label, record["point"]["workload"], show_time(record["time_ps"]), rates]
+        cells += [show_share(record["mfu"]), show_share(record["hfu"]), show_share(record["mbu"])]
+        cells += [audit, bad or "ok"]
+        rows.append((bool(bad), cells))
+    head = ["point", "workload", "time", "throughput", "mfu", "hfu", "mbu", "audit", "status"]
+    more = len(records) - MOST_ROWS
+    tail = f"<p>{more} more points are in points.csv.</p>" if more > 0 else ""
+    return _table(head, rows) + tail
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
+    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        f"<tr{' class=bad' if bad else ''}>"
+        + "".join(f"<td>{html.escape(c)}</td>" for c in cells)
+        + "</tr>\n"
+        for bad, cells in rows
+    )
+    return f'<div class="wide"><table><tr>{top}</tr>\n{body}</table></div>'
+
+
+def _failures(records: Sequence[Record]) -> str:
+    rows = []
+    for label, record in zip(labels(records), records, strict=True):
+        reason = record["reason"]
+        if reason is None:
+            continue
+        amounts = [
+            f"{x:,} {reason['unit']}" if x is not None else "-"
+            for x in (reason["needed"], reason["available"])
+        ]
+        rows.append((True, [label, reason["code"], reason["resource"], *amounts, reason["fix"]]))
+    if not rows:
+        return "<p>Every point has a result.</p>"
+    return _table(["point", "code", "resource", "needed", "available", "fix"], rows[:MOST_ROWS])
+
+
+def _provenance(records: Sequence[Record]) -> str:
+    """What made the numbers: one line a distinct value."""
+    facts: dict[str, list[str]] = {}
+    for record in records:
+        facts.setdefault("model source digest", []).append(record["digests"]["model"])
+        facts.setdefault("fidelity", []).append(record["point"]["fidelity"])
+        facts.setdefault("seed", []).append(str(record["point"]["seed"]))
+        for key in ("version", "python", "simpy", "numpy", "host"):
+            if record["provenance"].get(key) is not None:
+                facts.setdefault(key, []).append(str(record["provenance"][key]))
+    spent = [w for r in records if isinstance(w := r["provenance"].get("wall_s"), (int, float))]
+    lines = [(False, [name, ", ".join(dict.fromkeys(values))]) for name, values in facts.items()]
+    lines.append((False, ["evaluation time, all points", f"{sum(spent):.3g} s"]))
+    commands = [
+        f"dse run {r['point']['arch']} '{r['point']['workload']}'"
+        + "".join(f" --set {path}='{text}'" for path, text in r["point"]["overrides"].items())
+        for r in records[:1]
+    ]
+    lines.append((False, ["the first point again", commands[0] if commands else ""]))
+    return _table(["what", "value"], lines)
