@@ -18,6 +18,7 @@ from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import (
+    WRITTEN_FIELDS,
     Access,
     Activate,
     Affine,
@@ -311,6 +312,17 @@ class Builder:
         finally:
             self._preferred = outer
 
+    def _able(self, instr: Instr) -> list[str]:
+        """The vector engines that have the operation and reach all operands."""
+        need = vector_class(instr)
+        read = {self.graph.buffers[a.buffer].memory for n, a in operands(instr) if n not in WRITTEN_FIELDS}
+        written = {self.graph.buffers[a.buffer].memory for n, a in operands(instr) if n in WRITTEN_FIELDS}
+        return [
+            name
+            for name, spec in self.arch.vectors.items()
+            if need in spec.ops and read <= set(spec.reads) and written <= set(spec.writes)
+        ]
+
     def pick(self, instr: Instr, engine: str | None = None) -> str:
         """The vector engine that can run `instr` and would be done with its work first."""
         if engine is None and self._preferred:
@@ -318,15 +330,9 @@ class Builder:
         else:
             engines = (engine,) if engine else None
         need = vector_class(instr)
-        touched = {self.graph.buffers[a.buffer].memory for a in _accesses(instr)}
-        written = self.graph.buffers[instr.dst.buffer].memory  # type: ignore[attr-defined]
         best: tuple[int, str] | None = None
         kinds = {a.buffer: self._kind(a) for a in _accesses(instr)}
-        for name, spec in self.arch.vectors.items():
-            if need not in spec.ops or written not in spec.writes:
-                continue
-            if any(m not in spec.reads for m in touched if m != written):
-                continue
+        for name in self._able(instr):
             if engines is not None and name not in engines:
                 continue
             done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
@@ -336,14 +342,26 @@ class Builder:
             if engines is not None:
                 with self.on(()):
                     return self.pick(instr)
-            raise CompileError(
-                f"{self.op}: no engine of {self.arch.name} can run {need} on {sorted(touched)}"
-            )
+            touched = sorted({self.graph.buffers[a.buffer].memory for a in _accesses(instr)})
+            raise CompileError(f"{self.op}: no engine of {self.arch.name} can run {need} on {touched}")
         self.load[best[1]] = best[0]
         return best[1]
 
     def _vector(self, instr: Instr, engine: str | None) -> None:
+        """Emit on the engine picked; where none reaches an operand in the accumulators, on a copy of it."""
+        dst: Access = instr.dst  # type: ignore[attr-defined]
+        if not self._able(instr):
+            copies: dict[str, Access] = {}
+            for name, access in operands(instr):
+                if self._kind(access) == "accumulator":
+                    sizes = (access.partitions, *(size for _, size in access.dims))
+                    copies[name] = self.scratch(sizes, access.dtype, name="near")[:]
+                    if name != "dst":
+                        self.copy(copies[name], access)
+            instr = replace(instr, **copies)  # type: ignore[arg-type]
         self._emit(self.pick(instr, engine), instr)
+        if instr.dst is not dst:  # type: ignore[attr-defined]
+            self.copy(dst, instr.dst)  # type: ignore[attr-defined]
 
     def queues(self, role: str, nbytes: int) -> tuple[str, ...]:
         """The DMA queues a transfer of `role` uses: several where one cannot carry the full rate."""
