@@ -10,6 +10,7 @@ from typing import ClassVar
 import pandas as pd
 from matplotlib.figure import Figure
 
+from arch_configs.units import BYTES, BYTES_PER_SECOND, HERTZ, PICOSECONDS
 from dse.result import Record
 
 
@@ -39,23 +40,50 @@ class Study(abc.ABC):
         """Figures of the table; of a table with nothing to draw, one that says so."""
 
 
-def axes_of(results: Sequence[Record]) -> dict[str, list[str]]:
-    """What was varied, by column: overrides and options with more than one value, values in order.
+@dataclass(frozen=True, slots=True)
+class SweptAxis:
+    """Something that was varied: a dotted path (or several that always change together)."""
 
-    Axes that always change together are one, called by the first of them.
-    """
+    path: str  # the first of them: the key in `coordinates`
+    label: str  # short names of all of them
+    values: tuple[str, ...]  # by size where they are numbers or quantities, else as they came
+
+
+def axes_of(results: Sequence[Record]) -> dict[str, SweptAxis]:
+    """Overrides and options with more than one value, by path."""
     rows = [coordinates(record) for record in results]
     names = dict.fromkeys(name for row in rows for name in row)
-    found: dict[str, list[str]] = {}
-    patterns: list[list[int]] = []
+    groups: dict[tuple[int, ...], list[str]] = {}
     for name in names:
         texts = [row.get(name, "") for row in rows]
         values = list(dict.fromkeys(texts))
-        pattern = [values.index(text) for text in texts]
-        if len(values) > 1 and pattern not in patterns:
-            found[name] = values
-            patterns.append(pattern)
+        if len(values) > 1:
+            groups.setdefault(tuple(values.index(text) for text in texts), []).append(name)
+    found = {}
+    for paths in groups.values():
+        texts = [row.get(paths[0], "") for row in rows]
+        label = " = ".join(short(path) for path in paths)
+        found[paths[0]] = SweptAxis(paths[0], label, in_order(texts))
     return found
+
+
+def in_order(texts: Sequence[str]) -> tuple[str, ...]:
+    """Distinct texts; by size if each is a number or a quantity."""
+    distinct = tuple(dict.fromkeys(texts))
+    sizes = [magnitude(text) for text in distinct]
+    if any(size is None for size in sizes):
+        return distinct
+    return tuple(text for _, text in sorted(zip(sizes, distinct, strict=True), key=lambda pair: pair[0] or 0))
+
+
+def magnitude(text: str) -> float | None:
+    """Size of `24 MiB` or `128`; None for anything else."""
+    number, _, unit = text.strip().partition(" ")
+    scales = {"": 1, **BYTES, **BYTES_PER_SECOND, **HERTZ, **PICOSECONDS}
+    try:
+        return float(number) * scales[unit.strip()]
+    except (ValueError, KeyError):
+        return None
 
 
 def coordinates(record: Record) -> dict[str, str]:
@@ -85,7 +113,7 @@ def labels(results: Sequence[Record]) -> list[str]:
         parts = [arch_name(record)]
         if len(workloads) > 1:
             parts.append(record["point"]["workload"])
-        parts += [f"{short(axis)}={here[axis]}" for axis in axes if axis in here]
+        parts += [f"{axis.label} {here[axis.path]}" for axis in axes.values() if axis.path in here]
         found.append(", ".join(parts))
     return found
 

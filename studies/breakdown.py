@@ -77,7 +77,7 @@ def _bars(table: pd.DataFrame, points: list[str]) -> Figure:
     axes.set_xlim(0, 112)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("share of the time (%)")
-    axes.invert_yaxis()
+    axes.set_ylim(len(points) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     handles, names = axes.get_legend_handles_labels()
     if handles:

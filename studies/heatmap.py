@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from typing_extensions import override
 
 from dse.result import Record
-from studies.base import Study, StudyFigure, arch_name, axes_of, coordinates, failure, short
+from studies.base import Study, StudyFigure, arch_name, axes_of, coordinates, failure, in_order
 from studies.plots import HATCH, empty_figure, new_figure, time_unit
 
 MOST_PANELS = 6
@@ -27,19 +27,19 @@ class Heatmap(Study):
     @override
     def table(self, results: Sequence[Record]) -> pd.DataFrame:
         axes = axes_of(results)
-        chosen = sorted(axes, key=lambda axis: -len(axes[axis]))[:2]
+        chosen = sorted(axes.values(), key=lambda axis: -len(axis.values))[:2]
         rows: list[dict[str, object]] = []
         for record in results:
             here = coordinates(record)
-            if len(chosen) < 2 or not all(axis in here for axis in chosen):
+            if len(chosen) < 2 or not all(axis.path in here for axis in chosen):
                 continue
             rows.append(
                 {
                     "panel": f"{arch_name(record)}, {record['point']['workload']}",
-                    "x_axis": chosen[0],
-                    "y_axis": chosen[1],
-                    "x": here[chosen[0]],
-                    "y": here[chosen[1]],
+                    "x_axis": chosen[0].label,
+                    "y_axis": chosen[1].label,
+                    "x": here[chosen[0].path],
+                    "y": here[chosen[1].path],
                     "latency_s": record["latency_s"] if record["latency_s"] is not None else np.nan,
                     "problem": failure(record),
                 }
@@ -72,7 +72,7 @@ class Heatmap(Study):
 
 
 def _panel(axes: Axes, cells: pd.DataFrame, title: str) -> None:
-    xs, ys = list(dict.fromkeys(cells["x"])), list(dict.fromkeys(cells["y"]))
+    xs, ys = in_order(list(cells["x"])), in_order(list(cells["y"]))[::-1]
     times = np.full((len(ys), len(xs)), np.nan)
     for x, y, latency in zip(cells["x"], cells["y"], cells["latency_s"].astype(float), strict=True):
         times[ys.index(y), xs.index(x)] = latency * 1e12
@@ -98,8 +98,8 @@ def _panel(axes: Axes, cells: pd.DataFrame, title: str) -> None:
     axes.set_yticks(range(len(ys)), ys)
     axes.grid(visible=False)
     axes.set_title(title, fontsize=9, wrap=True)
-    axes.set_xlabel(short(str(cells["x_axis"].iloc[0])))
-    axes.set_ylabel(short(str(cells["y_axis"].iloc[0])))
+    axes.set_xlabel(str(cells["x_axis"].iloc[0]))
+    axes.set_ylabel(str(cells["y_axis"].iloc[0]))
 
 
 def _cell(row: int, column: int, *, hatch: str | None, edgecolor: str, linewidth: float) -> Rectangle:

@@ -8,7 +8,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 # Okabe and Ito, "Color universal design", 2008.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -36,9 +38,8 @@ def new_figure(
     *, rows: int = 1, columns: int = 1, width: float = 8.0, height: float = 4.5
 ) -> tuple[Figure, list[Axes]]:
     """A figure with its axes in reading order. Drawn without pyplot: no global state, no display."""
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [axes for row in grid for axes in row]
 
 
@@ -65,6 +66,13 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
+def log_ticks(axis: Axis) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade of a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 def time_unit(values_ps: Sequence[float]) -> tuple[float, str]:
     """Divisor and name of the unit in which the largest value has at most four digits."""
     top = max(values_ps, default=0.0)
@@ -75,5 +83,5 @@ def time_unit(values_ps: Sequence[float]) -> tuple[float, str]:
 
 
 def style() -> AbstractContextManager[None]:
-    """Context in which figures are drawn and saved."""
+    """Context in which figures are drawn and saved; the settings are global to matplotlib outside it."""
     return mpl.rc_context(_STYLE)

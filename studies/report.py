@@ -69,9 +69,11 @@ def write_report(records: Sequence[Record], folder: Path, *, title: str) -> Path
     folder.mkdir(parents=True, exist_ok=True)
     sections = []
     for study in STUDIES.values():
-        for drawn in study.figures(study.table(records)):
-            _save(drawn, folder)
-            sections.append(_section(study.question, drawn))
+        table = study.table(records)
+        with style():
+            for drawn in study.figures(table):
+                _save(drawn, folder)
+                sections.append(_section(study.question, drawn))
     write_csv(
         folder / "points.csv",
         [{"point": name, **flatten(r)} for name, r in zip(labels(records), records, strict=True)],
@@ -82,16 +84,14 @@ def write_report(records: Sequence[Record], folder: Path, *, title: str) -> Path
 
 
 def _save(drawn: StudyFigure, folder: Path) -> None:
-    with style():
-        drawn.figure.savefig(folder / f"{drawn.name}.png", dpi=DPI, metadata={"Software": None})
+    drawn.figure.savefig(folder / f"{drawn.name}.png", dpi=DPI, metadata={"Software": None})
     write_text(folder / f"{drawn.name}.csv", drawn.data.to_csv(index=False, lineterminator="\n"))
 
 
 def _svg(figure: Figure) -> str:
     """The figure as an SVG image inside the page; no date in it, so equal figures are equal bytes."""
     text = io.BytesIO()
-    with style():
-        figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata={"Date": None})
     return base64.b64encode(text.getvalue()).decode()
 
 

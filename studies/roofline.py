@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from dse.result import Record, op_cost_ps
 from studies.base import Study, StudyFigure, labels
-from studies.plots import colour, empty_figure, marker, new_figure
+from studies.plots import colour, empty_figure, log_ticks, marker, new_figure
 
 MOST_PANELS = 4
 COLUMNS = [
@@ -108,6 +108,8 @@ def _panel(axes: Axes, ops: pd.DataFrame, title: str) -> None:
     axes.set_xlabel("model FLOP per DRAM byte")
     axes.set_ylabel("TFLOP/s")
     axes.set_ylim(top=peak / 1e12 * 3)
+    log_ticks(axes.xaxis)
+    log_ticks(axes.yaxis)
     axes.legend(loc="lower right", markerscale=0.5)
 
 
