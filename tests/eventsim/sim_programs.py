@@ -170,6 +170,22 @@ def random_arch(r: random.Random) -> ArchSpec:
     return make_arch(**changes)
 
 
+def credits(r: random.Random) -> int:
+    """Mostly tight, now and then so many that a stream runs far ahead."""
+    return r.choice([1, 1, 2, 2, 3, 4, 7, 20])
+
+
+def _head_start(r: random.Random, stream: str) -> Instr:
+    """Something that only the first iteration sees, so that the start is not yet the steady state."""
+    if stream.startswith("dma"):
+        return load(r.choice([100, 3000]))
+    if stream == "tensor":
+        return matmul(r.choice([200, 512]))
+    if stream == "scalar" and r.random() < 0.5:
+        return Activate(dst=tile("sbuf", 99), src=tile("sbuf", 99), func="gelu")
+    return copy(r.choice([50, 4000]))
+
+
 class _Stage:
     """One pipeline: queues -> tensor -> scalar -> vector -> (gpsimd) -> store queue, all with credits."""
 
@@ -184,16 +200,16 @@ class _Stage:
         frees: list[tuple[str, int]] = []
         for q in loaders:
             self._loader(q, takes, frees)
-        to_act, from_act = b.chan("tensor", "scalar"), b.chan("scalar", "tensor", r.randint(1, 4))
+        to_act, from_act = b.chan("tensor", "scalar"), b.chan("scalar", "tensor", credits(r))
         self._tensor(takes, frees, to_act, from_act)
-        to_vec, from_vec = b.chan("scalar", "vector"), b.chan("vector", "scalar", r.randint(1, 4))
+        to_vec, from_vec = b.chan("scalar", "vector"), b.chan("vector", "scalar", credits(r))
         self._scalar(to_act, from_act, to_vec, from_vec)
         self._tail(to_vec, from_vec)
 
     def _loader(self, q: str, takes: list[tuple[str, int]], frees: list[tuple[str, int]]) -> None:
         r, k = self.r, self.r.choice([1, 1, 2, 3])
         data = self.b.chan(q, "tensor")
-        free = self.b.chan("tensor", q, k * r.randint(1, 5))
+        free = self.b.chan("tensor", q, k * credits(r))
         src = r.choice(["tile", "rows"])
         body: list[Node] = []
         for _ in range(k):
@@ -247,7 +263,7 @@ class _Stage:
         r, b, q = self.r, self.b, self.store_queue
         n = r.randint(1, 600)
         last = "gpsimd" if r.random() < 0.6 else "vector"
-        done, credit = b.chan(last, q), b.chan(q, last, r.randint(1, 4))
+        done, credit = b.chan(last, q), b.chan(q, last, credits(r))
         work = TensorTensor(dst=tile("sbuf", n), lhs=tile("sbuf", n), rhs=tile("sbuf", n), operation="add")
         if last == "vector":
             self.bodies["vector"] = [
@@ -255,7 +271,7 @@ class _Stage:
                 copy(r.randint(1, 300), waits=((credit, 1),), signals=((done, 1),), op=self.op),
             ]
         else:
-            mid, back = b.chan("vector", "gpsimd"), b.chan("gpsimd", "vector", r.randint(1, 3))
+            mid, back = b.chan("vector", "gpsimd"), b.chan("gpsimd", "vector", credits(r))
             scale = TensorScalar(dst=tile("sbuf", n), src=tile("sbuf", n), op0="multiply", a=2.0)
             self.bodies["vector"] = [
                 replace(work, waits=((take, 1),), signals=((free, 1),), op=self.op),
@@ -316,6 +332,8 @@ def random_program(r: random.Random, arch: ArchSpec) -> Program:
             _barrier(b, bodies)
     repeat, region = r.choice([1, 1, 2, 5, 12]), b.region()
     for name, nodes in bodies.items():
+        if r.random() < 0.3:
+            b.add(name, _head_start(r, name))
         b.add(name, Loop("layer", repeat, tuple(nodes), region))
     return b.program()
 
