@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.kernels import attention, decode, elementwise, matmul, norm, pool, rope
+from compiler.kernels import attention, conv, decode, elementwise, matmul, norm, pool, rope
 from compiler.kernels.wants import Kernel
 
 __all__ = ["KERNELS", "Kernel"]
@@ -17,6 +17,7 @@ KERNELS: dict[str, Kernel] = {
     "rope": rope.KERNEL,
     "unary": elementwise.UNARY,
     "binary": elementwise.BINARY,
+    "conv2d": conv.KERNEL,
     "pool2d": pool.POOL,
     "global-avg-pool": pool.GLOBAL_AVG_POOL,
 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Affine
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import channel_pieces, tile_counts
+from compiler.kernels.strips import LONG_RUN, channel_pieces, tile_counts
 
 ORIGIN = Affine()
 
@@ -87,7 +87,8 @@ def _block(
 
 def is_staged(site: Site, window: Window, dtype: str) -> bool:
     """Whether images go through an unpadded tile: rows alone would be too short for transfers."""
-    return bool(window.padding) and window.w * dtype_bytes(dtype) < site.arch.dma.descriptor_bytes
+    row = window.w * dtype_bytes(dtype)
+    return bool(window.padding) and 2 * row <= site.arch.dma.descriptor_bytes
 
 
 def image_bytes(site: Site, window: Window, dtype: str, n: int, rows: int) -> int:
@@ -184,3 +185,79 @@ def _fill_border(
         for height, columns in strips:
             if height[1] and columns[1]:
                 b.memset(tile[(0, rows), (first, count), :, height, columns], fill)
+
+
+def load_folded(b: Builder, site: Site, port: Port, window: Window, block: Block, channels: int) -> Tensor:
+    """The input under `block` with the rows of the window on partitions: [r * c, 1, images, rows, width].
+
+    Partition `r * channels + c` holds, for each output row, the input row that tap `r` needs.
+    """
+    n, slots, dtype = block.images, site.slots, port.type.dtype
+    dims = (window.r * channels, 1, n.size, block.rows)
+    tile = b.scratch((*dims, window.padded_width), dtype, slots=slots, name="image")
+    staged = is_staged(site, window, dtype)
+    target = b.scratch((*dims, window.w), dtype, slots=slots, name="rows") if staged else tile
+    taps = [_tap_rows(window, block, r) for r in range(window.r)]
+    is_whole = all(count == block.rows for _, count in taps)
+    if not is_whole:
+        b.memset(target[:], 0.0)
+    if window.padding and (is_whole or staged):
+        b.memset(tile[:, :, :, :, (0, window.padding)], 0.0)
+        b.memset(tile[:, :, :, :, (window.padding + window.w, window.padding)], 0.0)
+    inner = slice(None) if staged else (window.padding, window.w)
+    for r, (first, count) in enumerate(taps):
+        if count:
+            start = block.start + (first * window.stride + r - block.top)
+            rows = (start, count, window.stride)
+            source = port.tensor[(0, channels), (0, 1), (n.start, n.size), rows]
+            b.dma(target[(r * channels, channels), :, :, (first, count), inner], source, "input")
+    if staged:
+        b.copy(tile[:, :, :, :, (window.padding, window.w)], target[:])
+    return tile
+
+
+def _tap_rows(window: Window, block: Block, r: int) -> tuple[int, int]:
+    """(first, how many) output rows of the block for which tap row `r` lies in the image."""
+    first = max(0, -(-(block.top - r) // window.stride))
+    end = min(block.rows, (block.top + block.valid - 1 - r) // window.stride + 1)
+    return first, max(0, end - first)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is worked on at once."""
+
+    tiles: int  # channel blocks
+    images: int
+    rows: int  # output rows
+
+
+def block_sizes(site: Site, window: Window, images: int, tiles: int) -> Sizes:
+    """Enough at once for full transfers, no more than fits; for kernels that keep two fp32 results."""
+    sizes = Sizes(max(1, tiles), images, window.ho)
+    while _is_large(site, window, sizes) or _run(site, window, sizes) > 4 * LONG_RUN:
+        if sizes.tiles > 1:
+            sizes = replace(sizes, tiles=-(-sizes.tiles // 2))
+        elif sizes.images > 1:
+            sizes = replace(sizes, images=-(-sizes.images // 2))
+        elif sizes.rows > 1:
+            sizes = replace(sizes, rows=-(-sizes.rows // 2))
+        else:
+            break
+    return sizes
+
+
+def _run(site: Site, window: Window, sizes: Sizes) -> int:
+    """Bytes a partition of one transfer."""
+    size = dtype_bytes(site.inputs[0].type.dtype)
+    return sizes.tiles * sizes.images * window.in_rows(sizes.rows) * window.w * size
+
+
+def _is_large(site: Site, window: Window, sizes: Sizes) -> bool:
+    dtype = site.inputs[0].type.dtype
+    many = sizes.tiles * sizes.images
+    middle = many * window.wo * (window.in_rows(sizes.rows) + sizes.rows) * 4
+    out = many * sizes.rows * window.wo * dtype_bytes(dtype)
+    need = image_bytes(site, window, dtype, many, sizes.rows) + middle + out + 6 * 64
+    kinds = min(3, -(-window.ho // sizes.rows))  # blocks at both edges have buffers of their own
+    return need * kinds * site.slots > site.arch.partition_bytes(site.arch.scratchpad)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
@@ -14,8 +13,8 @@ from compiler.kernels.image import (
     Block,
     Channels,
     Window,
+    block_sizes,
     blocks,
-    image_bytes,
     load_block,
     store_channels,
 )
@@ -43,56 +42,13 @@ def pool(b: Builder, site: Site) -> None:
     (n, c, h, w), (ho, wo) = x.type.shape, out.type.shape[2:]
     window = Window(op.kernel, op.kernel, op.stride, op.padding, h, w, ho, wo)
     fill = _LOWEST.get(x.type.dtype, LOWEST) if op.func == "max" else 0.0
-    plan = _choose(site, window, n, c // x.block)
+    plan = block_sizes(site, window, n, c // x.block)
     for first, count, size in tile_counts(c, x.block):
         for f in b.tiles(count, min(plan.tiles, count), "c"):
             channels = Channels(0, (f.size - 1) * x.block + size, size, f.start + first)
             for block in blocks(b, window, n, plan.images, plan.rows):
                 tile = load_block(b, site, x, window, block, channels, fill)
                 _pool_block(b, site, op, tile, window, block, channels)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is worked on at once."""
-
-    tiles: int  # channel blocks
-    images: int
-    rows: int  # output rows
-
-
-def _choose(site: Site, window: Window, images: int, tiles: int) -> _Plan:
-    """Enough at once for full transfers, no more than fits."""
-    return _shrink(site, window, _Plan(max(1, tiles), images, window.ho)) or _Plan(1, 1, 1)
-
-
-def _shrink(site: Site, window: Window, plan: _Plan) -> _Plan | None:
-    """The plan made smaller until it fits; None if one row is too much."""
-    dtype = site.inputs[0].type.dtype
-    size = dtype_bytes(dtype)
-    room = site.arch.partition_bytes(site.arch.scratchpad)
-
-    def is_large(plan: _Plan) -> bool:
-        many = plan.tiles * plan.images
-        middle = many * window.wo * (window.in_rows(plan.rows) + plan.rows) * 4
-        out = many * plan.rows * window.wo * size
-        need = image_bytes(site, window, dtype, many, plan.rows) + middle + out + 6 * 64
-        kinds = min(3, -(-window.ho // plan.rows))  # blocks at both edges have buffers of their own
-        return need * kinds * site.slots > room
-
-    def is_long(plan: _Plan) -> bool:
-        return plan.tiles * plan.images * window.in_rows(plan.rows) * window.w * size > 4 * LONG_RUN
-
-    while is_large(plan) or is_long(plan):
-        if plan.tiles > 1:
-            plan = replace(plan, tiles=-(-plan.tiles // 2))
-        elif plan.images > 1:
-            plan = replace(plan, images=-(-plan.images // 2))
-        elif plan.rows > 1:
-            plan = replace(plan, rows=-(-plan.rows // 2))
-        else:
-            return None if is_large(plan) else plan
-    return plan
 
 
 def _pool_block(
