@@ -42,7 +42,7 @@ def compile_graph(
     options = options or CompileOptions()
     graph = run_pipeline(graph, tuple(parse_pass(p) for p in options.passes), arch)  # canonicalise, fuse
     lowered, placement = _place(graph, arch, options, cost)
-    plan = plan_sync(lowered.tiles, placement.overlaps)  # who waits for whom
+    plan = plan_sync(lowered.tiles, placement)  # who waits for whom
     program = emit(
         lowered.tiles,
         placement,
@@ -59,11 +59,15 @@ def compile_graph(
 def _place(
     graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None
 ) -> tuple[Lowered, Placement]:
-    """Tiles and addresses; where pipelining needs more memory than there is, do without it."""
-    lowered = lower(graph, arch, options, cost)  # layouts, kernels, tiling, engines
-    try:
-        return lowered, allocate(lowered.tiles, arch)  # addresses from lifetimes
-    except Infeasible:
-        if not options.pipeline:
-            raise
-    return _place(graph, arch, replace(options, pipeline=False), cost)
+    """Tiles and addresses; where they do not fit, without pipelining, then with smaller tiles."""
+    ladder = [options, replace(options, pipeline=False)]
+    ladder += [replace(ladder[1], scratch_share=options.scratch_share / n) for n in (2, 4)]
+    first: Infeasible | None = None
+    for attempt in ladder:
+        lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
+        try:
+            return lowered, allocate(lowered.tiles, arch)  # addresses from lifetimes
+        except Infeasible as error:
+            first = first or error
+    assert first is not None
+    raise first

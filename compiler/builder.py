@@ -14,7 +14,7 @@ from math import prod
 
 from arch_configs.spec import ArchSpec
 from compiler.cost import CostModel, Roofline, vector_class
-from compiler.errors import CompileError
+from compiler.errors import CompileError, Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import (
@@ -161,7 +161,10 @@ class Builder:
     # ---- structure -------------------------------------------------------------------------------
     @contextmanager
     def loop(self, count: int, name: str = "i") -> Iterator[Affine]:
-        """A loop; yields its variable."""
+        """A loop; yields its variable. A single iteration is no loop."""
+        if count == 1:
+            yield Affine()
+            return
         self._loops += 1
         node = TileLoop(f"{name}{self._loops}", count, self._loops, stage=self._stage)
         self._stack[-1].body.append(node)
@@ -180,9 +183,7 @@ class Builder:
         The body of the caller's `for` is run once for each of the two, so it must not keep state.
         """
         whole, rest = divmod(extent, size)
-        if whole == 1:
-            yield Range(Affine(), size, Affine())
-        elif whole:
+        if whole:
             with self.loop(whole, name) as i:
                 yield Range(i * size, size, i)
         if rest:
@@ -342,15 +343,18 @@ class Builder:
             if engines is not None:
                 with self.on(()):
                     return self.pick(instr)
-            touched = sorted({self.graph.buffers[a.buffer].memory for a in _accesses(instr)})
-            raise CompileError(f"{self.op}: no engine of {self.arch.name} can run {need} on {touched}")
+            touched = " and ".join(sorted({self.graph.buffers[a.buffer].memory for a in _accesses(instr)}))
+            fix = f"an engine with ops.{need} that reads and writes {touched}"
+            raise Infeasible(
+                Shortfall("engine-capability", f"{need} on {touched}", 1, 0, "engines", ((self.op, 1),), fix)
+            )
         self.load[best[1]] = best[0]
         return best[1]
 
     def _vector(self, instr: Instr, engine: str | None) -> None:
         """Emit on the engine picked; where none reaches an operand in the accumulators, on a copy of it."""
         dst: Access = instr.dst  # type: ignore[attr-defined]
-        if not self._able(instr):
+        if not self._able(instr) and not isinstance(instr, Copy):
             copies: dict[str, Access] = {}
             for name, access in operands(instr):
                 if self._kind(access) == "accumulator":

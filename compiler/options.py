@@ -12,4 +12,5 @@ class CompileOptions:
     passes: tuple[str, ...] = ("canonicalize", "dce", "fuse-norm", "fuse-gate", "fuse-epilogue")
     double_buffer: bool = True  # False: one slot for every tile, no overlap of transfer and compute
     pipeline: bool = True  # software pipelining; given up where its buffers do not fit
+    scratch_share: float = 1.0  # of the scratchpad that tiling plans with; less where estimates were short
     verify: bool = True

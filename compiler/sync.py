@@ -12,26 +12,43 @@ order, so a program in that order cannot deadlock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import NamedTuple
 
-from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
-from compiler.isa import Access, Channel, Token, reads, writes
-
-TileNode = TileInstr | TileLoop
+from compiler.allocation import Placement
+from compiler.ir.tiles import TileGraph, TileInstr, TileLoop
+from compiler.isa import Channel, Token, reads, writes
 
 
 class Touch(NamedTuple):
-    """That a child of a loop uses a buffer: on which stream, which partitions, for which op."""
+    """That a child of a loop uses some memory: on which stream, which bytes and partitions, for which op."""
 
     position: int
     stream: str
     writes: bool
-    low: int  # partitions low .. high; all of a DRAM buffer is 0 .. 1
+    start: int  # bytes start .. end of each partition, or of DRAM
+    end: int
+    low: int  # partitions low .. high; DRAM is 0 .. 1
     high: int
     op: str
+
+    def meets(self, other: Touch) -> bool:
+        """Whether both use some byte."""
+        return (
+            self.start < other.end
+            and other.start < self.end
+            and self.low < other.high
+            and other.low < self.high
+        )
+
+    def covers(self, other: Touch) -> bool:
+        """Whether every byte of `other` is in this one."""
+        return (
+            self.start <= other.start
+            and other.end <= self.end
+            and self.low <= other.low
+            and other.high <= self.high
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,78 +69,100 @@ class SyncPlan:
     signals: dict[tuple[int, str], list[Token]] = field(default_factory=lambda: defaultdict(list))
 
 
-def plan_sync(graph: TileGraph, overlaps: Mapping[str, tuple[str, ...]]) -> SyncPlan:
-    """Derive all channels. `overlaps[b]` names the buffers that share memory with `b`, itself included."""
+def plan_sync(graph: TileGraph, placement: Placement) -> SyncPlan:
+    """Derive all channels."""
     plan = SyncPlan()
-    _Planner(graph, overlaps, plan).visit(graph.root, ())
+    _Planner(graph, placement, plan).visit(graph.root, 1)
     return plan
 
 
+Touches = list[tuple[str, Touch]]  # (buffer, touch) in program order
+Edges = dict[tuple[str, str], set[Edge]]
+
+
 class _Planner:
-    def __init__(self, graph: TileGraph, overlaps: Mapping[str, tuple[str, ...]], plan: SyncPlan) -> None:
-        self._buffers = graph.buffers
-        self._overlaps = overlaps
+    def __init__(self, graph: TileGraph, placement: Placement, plan: SyncPlan) -> None:
+        self._slots = graph.buffers
+        self._placed = placement.buffers
+        self._overlaps = placement.overlaps
         self._plan = plan
 
-    def visit(self, loop: TileLoop, above: tuple[TileLoop, ...]) -> dict[str, list[Touch]]:
-        """Plan `loop` and all below; return who touches which buffer inside."""
-        touches: dict[str, list[Touch]] = defaultdict(list)
-        path = (*above, loop)
-        times = prod(node.count for node in path)
+    def visit(self, loop: TileLoop, times: int) -> Touches:
+        """Plan `loop`, which starts `times` times, and all below; return what it touches."""
+        times *= loop.count
+        touches: Touches = []
         for position, child in enumerate(loop.body):
             if isinstance(child, TileLoop):
-                for name, users in self.visit(child, path).items():
-                    touches[name] += [user._replace(position=position) for user in users]
+                inner = self.visit(child, times)
+                touches += [(name, touch._replace(position=position)) for name, touch in inner]
             else:
-                for access, write in _instr_accesses(child):
-                    low, high = access.partition, access.partition + max(1, access.partitions)
-                    touches[access.buffer].append(
-                        Touch(position, child.stream, write, low, high, child.instr.op)
-                    )
-        edges: dict[tuple[str, str], set[Edge]] = defaultdict(set)
-        for name in touches:
-            for other in self._overlaps.get(name, (name,)):
-                if other in touches:
-                    self._pair(loop, name, touches[name], touches[other], name == other, times, edges)
+                touches += self._of(child, position)
+        edges: Edges = defaultdict(set)
+        rotating = {n for n, _ in touches if self._slots[n].home is loop and self._slots[n].slots > 1}
+        self._order(touches, rotating, times > 1, edges)
+        for name in sorted(rotating):
+            self._rotate([touch for other, touch in touches if other == name], self._slots[name].slots, edges)
         stages = [child.stage for child in loop.body]
         for (producer, consumer), found in sorted(edges.items()):
             for edge in _prune(found, stages):
                 self._connect(loop, edge, producer, consumer)
-        return {name: _merged(users) for name, users in touches.items()}
+        return _merged(touches)
 
-    def _pair(
-        self,
-        loop: TileLoop,
-        name: str,
-        first: list[Touch],
-        second: list[Touch],
-        same: bool,
-        times: int,
-        edges: dict[tuple[str, str], set[Edge]],
-    ) -> None:
-        """Edges from accesses of one buffer to later conflicting accesses of the other."""
-        buffer = self._buffers[name]
-        distance = _reuse_distance(buffer, loop, same) if times > 1 else 0
-        in_dram = buffer.partitions == 0
-        for j, consumer, writes_second, low, high, op in second:
-            latest: dict[str, int] = {}
-            last: dict[str, int] = {}
-            for i, producer, writes_first, first_low, first_high, first_op in first:
-                if producer == consumer or not (writes_first or writes_second):
+    def _of(self, node: TileInstr, position: int) -> Touches:
+        found = []
+        accesses = [(a, False) for a in reads(node.instr)] + [(a, True) for a in writes(node.instr)]
+        for access, write in accesses:
+            buffer = self._placed[access.buffer]
+            low, high = access.partition, access.partition + max(1, access.partitions)
+            end = buffer.address + buffer.nbytes
+            touch = Touch(position, node.stream, write, buffer.address, end, low, high, node.instr.op)
+            found.append((access.buffer, touch))
+        return found
+
+    def _order(self, touches: Touches, rotating: set[str], again: bool, edges: Edges) -> None:
+        """Edges to the latest conflicting uses, within an iteration and from one to the next.
+
+        A use that a later one covers and must wait for is forgotten: waiting for the later one is enough.
+        Buffers that rotate over slots in this loop meet themselves only `slots` iterations on.
+        """
+        alive: dict[str, list[tuple[int, Touch]]] = defaultdict(list)
+        for turn in range(2 if again else 1):
+            for name, touch in touches:
+                if turn and name in rotating:
                     continue
-                if first_low >= high or low >= first_high:
-                    continue
-                if in_dram and writes_first and writes_second and op == first_op:
-                    continue
-                if i < j:
-                    latest[producer] = max(latest.get(producer, -1), i)
-                elif i > j:  # within one child, the edges of that inner loop run on
-                    last[producer] = max(last.get(producer, -1), i)
-            for producer, i in latest.items():
-                edges[producer, consumer].add(Edge(i, j, 0))
-            if distance:
-                for producer, i in last.items():
-                    edges[producer, consumer].add(Edge(i, j, distance))
+                for other in self._overlaps[name]:
+                    if alive[other]:
+                        alive[other] = self._meet(alive[other], touch, turn, edges)
+                alive[name].append((turn, touch))
+
+    def _meet(
+        self, earlier: list[tuple[int, Touch]], touch: Touch, turn: int, edges: Edges
+    ) -> list[tuple[int, Touch]]:
+        """Order `touch` behind the conflicting ones of `earlier`; return those still worth knowing."""
+        kept = []
+        for when, old in earlier:
+            if not old.meets(touch):
+                kept.append((when, old))
+                continue
+            conflict = old.writes or touch.writes
+            if conflict and not _both_fill(old, touch):
+                # Within one child, the edges of that inner loop order both, also from turn to turn.
+                if old.stream != touch.stream and old.position != touch.position:
+                    edges[old.stream, touch.stream].add(Edge(old.position, touch.position, turn - when))
+                together = old.position == touch.position and when == turn  # either may come last
+                if together or not (touch.writes and touch.covers(old)):
+                    kept.append((when, old))
+            elif not (old.writes == touch.writes and old.stream == touch.stream and touch.covers(old)):
+                kept.append((when, old))
+        return kept
+
+    def _rotate(self, touches: list[Touch], slots: int, edges: Edges) -> None:
+        """Edges to the iteration that uses the same slot again."""
+        for first in touches:
+            for second in touches:
+                conflict = (first.writes or second.writes) and first.meets(second)
+                if conflict and first.stream != second.stream and first.position > second.position:
+                    edges[first.stream, second.stream].add(Edge(first.position, second.position, slots))
 
     def _connect(self, loop: TileLoop, edge: Edge, producer: str, consumer: str) -> None:
         name = f"c{len(self._plan.channels)}"
@@ -132,26 +171,19 @@ class _Planner:
         self._plan.waits[id(loop.body[edge.target]), consumer].append((name, 1))
 
 
-def _reuse_distance(buffer: TileBuffer, loop: TileLoop, same: bool) -> int:
-    """Iterations of `loop` until the memory is used again: as many as it has slots, if made anew in each."""
-    return buffer.slots if same and buffer.home is loop else 1
+def _both_fill(first: Touch, second: Touch) -> bool:
+    """Two writes of one op to a DRAM tensor: each element is written once, so their order is free."""
+    return first.writes and second.writes and first.high == 1 == second.high and first.op == second.op
 
 
-def _instr_accesses(node: TileInstr) -> Iterable[tuple[Access, bool]]:
-    for access in reads(node.instr):
-        yield access, False
-    for access in writes(node.instr):
-        yield access, True
-
-
-def _merged(users: list[Touch]) -> list[Touch]:
-    """One touch for each stream, direction and op, over all their partitions."""
-    found: dict[tuple[str, bool, str], Touch] = {}
-    for user in users:
-        key = (user.stream, user.writes, user.op)
-        old = found.get(key, user)
-        found[key] = user._replace(low=min(old.low, user.low), high=max(old.high, user.high))
-    return [found[key] for key in sorted(found)]
+def _merged(touches: Touches) -> Touches:
+    """One touch for each buffer, stream, direction and op, over all their partitions, in order."""
+    found: dict[tuple[str, str, bool, str], Touch] = {}
+    for name, touch in touches:
+        key = (name, touch.stream, touch.writes, touch.op)
+        old = found.pop(key, touch)
+        found[key] = touch._replace(low=min(old.low, touch.low), high=max(old.high, touch.high))
+    return [(key[0], touch) for key, touch in found.items()]
 
 
 def _prune(edges: set[Edge], stages: list[int]) -> list[Edge]:

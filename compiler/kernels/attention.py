@@ -63,7 +63,7 @@ class _Resident:
         tile = start // self.values.shape[0]
         return Chunk(
             lambda _, h, at, size: self.keys[:, h, (start + at, size)],
-            lambda _, j, rows: self.values[(0, rows), tile + j],
+            lambda _, j, rows, columns: self.values[(0, rows), tile + j, columns],
         )
 
 
@@ -99,7 +99,7 @@ class _Prefill:
         )
         tiles = -(-self.seq // self.sizes.key_tile)
         held = (self.seq * self.sizes.head_blocks + tiles * op.head_dim) * dtype_bytes(dtype) * site.slots
-        self.resident = 2 * held * (1 if self.shared else self.ways) <= arch.partition_bytes(arch.scratchpad)
+        self.resident = 2 * held * (1 if self.shared else self.ways) <= site.room
         self.mask = self._make_mask() if op.causal else None
 
     def run(self) -> None:

@@ -126,7 +126,7 @@ class _Cache:
             b.dma(values[(0, rest), :, whole], stored[(0, rest), self.batch, mine, tile + whole], "weight")
         return Chunk(
             lambda head, h, at, size: keys[:, head, h, (at, size)],
-            lambda head, j, rows: values[(0, rows), head, j],
+            lambda head, j, rows, columns: values[(0, rows), head, j, columns],
         )
 
 

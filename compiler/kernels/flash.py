@@ -27,11 +27,11 @@ class Chunk:
     """Keys and values of one chunk on chip.
 
     `keys(head, h, at, width)` is [head block, width] of key/value head `head` (counted within the
-    source), piece `h` of the head dimension; `values(head, tile, rows)` is [rows, head_dim].
+    source), piece `h` of the head dimension; `values(head, tile, rows, columns)` is [rows, columns]: some of the head dimension.
     """
 
     keys: Callable[[int, int, int, int], Access]
-    values: Callable[[int, int, int], Access]
+    values: Callable[[int, int, int, tuple[int, int]], Access]
 
 
 class Source(Protocol):
@@ -116,6 +116,8 @@ class FlashTile:
         self.shift = b.scratch((rows, 1), "fp32", slots=site.slots, name="shift")
         self.total = b.scratch((rows, 1), "fp32", slots=SKEW + 1, need=SKEW + 1, name="sum")
         self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=site.slots, name="o")
+        arch = site.arch
+        self.piece = min(arch.array.moving_max, arch.bank_bytes(arch.accumulator) // 4)  # columns a matmul
         self._scores: Tensor | None = None
         self._weights: Tensor | None = None
         self._alpha: Tensor | None = None
@@ -123,8 +125,7 @@ class FlashTile:
     # ---- stage 0 ---------------------------------------------------------------------------------
     def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> None:
         """q k^T of a chunk."""
-        b, sizes, array = self.b, self.sizes, self.site.arch.array
-        piece = min(array.moving_max, self.site.arch.bank_bytes(self.site.arch.accumulator) // 4)
+        b, sizes, piece = self.b, self.sizes, self.piece
         self._scores = b.accumulator((self.rows, width), slots=sizes.copies, name="scores")
         for lane in lanes:
             for at in range(0, width, piece):
@@ -192,14 +193,16 @@ class FlashTile:
         b, sizes = self.b, self.sizes
         product = b.accumulator((self.rows, sizes.head_dim), slots=sizes.copies, name="pv")
         for lane in lanes:
-            for j in range(kept.shape[1]):
-                size = min(sizes.key_tile, width - j * sizes.key_tile)
-                b.matmul(
-                    product[(lane.first, lane.rows),],
-                    kept[(0, size), j, (lane.first, lane.rows)],
-                    chunk.values(lane.head, j, size),
-                    reset=None if j else (),
-                )
+            for at in range(0, sizes.head_dim, self.piece):
+                columns = (at, min(self.piece, sizes.head_dim - at))
+                for j in range(kept.shape[1]):
+                    size = min(sizes.key_tile, width - j * sizes.key_tile)
+                    b.matmul(
+                        product[(lane.first, lane.rows), columns],
+                        kept[(0, size), j, (lane.first, lane.rows)],
+                        chunk.values(lane.head, j, size, columns),
+                        reset=None if j else (),
+                    )
         if first:
             b.copy(self.out[:], product[:])
             return

@@ -96,7 +96,9 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> Plan | 
     """
     best: tuple[int, int, Plan] | None = None
     smallest: tuple[int, Plan] | None = None
-    room = site.arch.partition_bytes(site.arch.scratchpad)
+    room = site.room
+    if needs_norm and shape.k_tile > site.arch.array.cols:
+        return None  # the sums of squares would not fit on as many partitions
     for plan in _candidates(site, shape, needs_norm):
         need = scratch_bytes(site, shape, plan, needs_norm)
         if smallest is None or need < smallest[0]:
@@ -156,7 +158,7 @@ def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
     x_block = plan.m_block if shape.weight_is_stationary else plan.s_block
     extra = normalise_bytes(x_block, shape.k_tiles) if norm else 0
-    return operands + out + temporary + extra + 4 * _count(shape.s, shape.s_tile) + 1024
+    return operands + out + temporary + extra + (4 * _count(shape.s, shape.s_tile) if op.bias else 0)
 
 
 def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:

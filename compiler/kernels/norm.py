@@ -45,11 +45,14 @@ def chunk(site: Site, tokens: int) -> int:
 
 def normalise_bytes(tokens: int, k_tiles: int) -> int:
     """Scratchpad bytes a partition that `normalise` needs beside x."""
-    return 6 * 4 * min(tokens, 512) * 2 + 16 * k_tiles + 4 * 512
+    return 4 * 4 * 2 * min(tokens, 512) + 16 * k_tiles + 256
 
 
 def normalise(b: Builder, site: Site, x: Tensor, features: int, gain: Port | None, beta: Port | None) -> None:
-    """Normalise `x` [rows, feature tiles, tokens] in place, in pieces of tokens."""
+    """Normalise `x` [rows, feature tiles, tokens] in place, in pieces of tokens.
+
+    Rows are at most the array's columns, since the sums come out on as many partitions.
+    """
     norm = _describe(site.op, features)
     rows = x.shape[0]
     dtype = x.dtype
@@ -128,10 +131,10 @@ def norm_op(b: Builder, site: Site) -> None:
 def _stream(b: Builder, site: Site, x: Port, out: Port, gain: Port | None, beta: Port | None) -> None:
     """Token block by token block: load, normalise, store."""
     tokens, features = x.type.shape
-    rows = grouped(site.arch.array.rows, x.block)
+    rows = grouped(min(site.arch.array.rows, site.arch.array.cols), x.block)
     tiles = -(-features // rows)
     size = dtype_bytes(x.type.dtype)
-    room = site.arch.partition_bytes(site.arch.scratchpad)
+    room = site.room
     block = chunk(site, tokens)
     while block > 1 and tiles * block * size * site.slots + normalise_bytes(block, tiles) > room:
         block //= 2

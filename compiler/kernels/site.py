@@ -38,6 +38,11 @@ class Site:
     options: CompileOptions
 
     @property
+    def room(self) -> int:
+        """Scratchpad bytes a partition that tiling may plan with."""
+        return int(self.arch.partition_bytes(self.arch.scratchpad) * self.options.scratch_share)
+
+    @property
     def slots(self) -> int:
         """Slots of a streamed tile."""
         return 2 if self.options.double_buffer else 1
