@@ -205,7 +205,12 @@ class Folder:
         if head is None:
             return ()
         step = head[1]
-        key: list[object] = [ring.state, step.index, -1 if head[2] is None else head[2].index]
+        key: list[object] = [
+            ring.state,
+            ring.blocked is None,
+            step.index,
+            -1 if head[2] is None else head[2].index,
+        ]
         if ring.state == FLOWING:
             key += [self.sim.fluid.left(ring, step.flow_class), ring.started - base]
         else:

@@ -9,10 +9,13 @@ from eventsim.kernel import Tick
 
 if TYPE_CHECKING:
     from eventsim.sim import Sim
-    from eventsim.stream import Step
+    from eventsim.stream import Step, Stream
     from eventsim.sync import Chan
 
 IDLE, STARTING, FLOWING = 0, 1, 2
+# Transfers issued and not yet ended that a queue holds; the next issue waits. Assumed: published queues are
+# deeper than any kernel needs, and without a limit a stream that waits for nothing would be issued at once.
+RING_DEPTH = 64
 
 
 class Ring:
@@ -35,11 +38,14 @@ class Ring:
         self.busy = [0] * num_ops  # ps of flow by graph op
         self.issue_ps = 0  # ps in which the head was being started
         self.flows = 0
+        self.held = 0  # transfers issued and not ended
+        self.blocked: Stream | None = None  # the issuing side, if it waits for a place
         self.tick = Tick(sim.env, self._on_ready)
 
     def push(self, ready: int, step: Step, cause: Chan | None) -> None:
         """Take a transfer that has been issued."""
         item = (ready, step, cause)
+        self.held += 1
         if self.state:
             self.fifo.append(item)
         else:
@@ -80,6 +86,12 @@ class Ring:
         self.busy[step.op_index] += now - self.started
         self.ended = now
         self.flows += 1
+        self.held -= 1
+        blocked = self.blocked
+        if blocked is not None:
+            self.blocked = None
+            blocked.t = max(blocked.t, now)
+            self.sim.ready.append(blocked)
         if self.sim.recorder is not None:
             self.sim.recorder.transfer(self, step, now, self.head[2])
         self._signal(step, now)

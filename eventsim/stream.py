@@ -8,10 +8,10 @@ from eventsim.assemble import ANCHOR, BARRIER, END, EXEC, LOOP_BEGIN, LOOP_END, 
 from eventsim.bind import BoundStream
 from eventsim.clock import PS_PER_S
 from eventsim.kernel import Tick
+from eventsim.queues import RING_DEPTH, Ring
 from eventsim.sync import Chan
 
 if TYPE_CHECKING:
-    from eventsim.queues import Ring
     from eventsim.sim import Sim
 
 RUNNING, SYNCHRONISING, REQUESTING = 0, 1, 2
@@ -101,12 +101,18 @@ class Stream:
         counters = self.counters
         ready = self.sim.ready
         recorder = self.sim.recorder
+        ring = self.ring
         ramp = self.bound.ramp
         full, cooling = (ramp.full_work, ramp.time_ps) if ramp else (0, 0)
         while True:
             step = code[pc]
             kind = step.kind
             if kind < LOOP_END:
+                if kind == TRANSFER and ring is not None and ring.held >= RING_DEPTH:
+                    ring.blocked = self
+                    self.pc = pc
+                    self.t = t
+                    return
                 waits = step.waits
                 cause = None
                 if waits is not None:

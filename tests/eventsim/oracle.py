@@ -182,6 +182,7 @@ class Oracle:
         self.ports = Ports(self.env)
         self.sems = {c.name: Semaphore(self.env, c.producer, c.initial) for c in bound.program.channels}
         self.figures = {s.name: Figures() for s in bound.streams}
+        self.places = {s.name: simpy.Container(self.env, init=64) for s in bound.streams if s.is_queue}
         procs = []
         for s in bound.streams:
             if s.is_queue:
@@ -241,6 +242,8 @@ class Oracle:
         latency, culprit = self.bound.arch.dma.latency, ""
         for index in _unroll(s.nodes, 0):
             b = s.instrs[index]
+            if b.transfer:
+                yield self.places[s.name].get(1)
             cause, _ = yield from self._take(b)  # type: ignore[misc]
             culprit = cause or culprit
             yield self.env.timeout(b.duration)
@@ -265,6 +268,7 @@ class Oracle:
                 share = Fraction(t.dram_read_bytes + t.dram_write_bytes, t.effective_bytes)
                 yield self.machine.start(t.effective_bytes, t.cap, share)
                 ended = self.env.now
+                self.places[s.name].put(1)
                 figures.end = max(figures.end, ended)
                 figures.busy[b.instr.op] = figures.busy.get(b.instr.op, 0) + ended - start
             for name, count in b.instr.signals:

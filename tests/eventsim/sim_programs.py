@@ -175,10 +175,10 @@ def credits(r: random.Random) -> int:
     return r.choice([1, 1, 2, 2, 3, 4, 7, 20])
 
 
-def _head_start(r: random.Random, stream: str) -> Instr:
+def _head_start(r: random.Random, stream: str) -> Node:
     """Something that only the first iteration sees, so that the start is not yet the steady state."""
     if stream.startswith("dma"):
-        return load(r.choice([100, 3000]))
+        return Loop("h", r.choice([1, 3, 90]), (load(r.choice([8, 100, 3000])),), -1)
     if stream == "tensor":
         return matmul(r.choice([200, 512]))
     if stream == "scalar" and r.random() < 0.5:
@@ -210,7 +210,7 @@ class _Stage:
         r, k = self.r, self.r.choice([1, 1, 2, 3])
         data = self.b.chan(q, "tensor")
         free = self.b.chan("tensor", q, k * credits(r))
-        src = r.choice(["tile", "rows"])
+        src = r.choice(["tile", "tile", "rows", "rows", "chip", "twice"])
         body: list[Node] = []
         for _ in range(k):
             n = r.choice([8, 64, 200, 512, 1024])

@@ -237,3 +237,20 @@ def test_perfetto_file(tmp_path: Path) -> None:
     assert counters == {"DRAM GB/s", "sbuf bytes"}
     assert write_perfetto(trace, bound, plain, max_slices=10) == 10
     assert json.loads(plain.read_text())["otherData"]["truncated_at_ps"] > 0
+
+
+def test_a_queue_that_waits_for_nothing_holds_a_limited_number_of_transfers() -> None:
+    """A million copies that nobody waits for: neither a million pending transfers nor a million events."""
+    b = Builder()
+    b.add("dma0", Loop("i", 10**6, (load(512),), 1))
+    arch = make_arch(dma__issue="1 ns", dma__latency="1 us")
+    trace = simulate(b.program(), arch)
+    flow = 131_072 * 1000 // 320
+    assert trace.time_ps == 1001 * NS + 10**6 * flow
+    assert trace.kernel_events < 500
+    # Tiny transfers: at most 64 in one latency.
+    b = Builder()
+    b.add("dma0", Loop("i", 6400, (load(1, signals=()),), 1))
+    tiny = simulate(b.program(), make_arch(dma__latency="100 us"), fold=False)
+    assert tiny.time_ps >= 100 * 100_000 * NS
+    assert tiny.figures() == simulate(b.program(), make_arch(dma__latency="100 us")).figures()
