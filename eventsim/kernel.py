@@ -12,13 +12,13 @@ LATE = simpy.events.EventPriority(2)  # after everything else of the same time
 
 
 class Tick(simpy.Event):
-    """An event with one constant callback that may be scheduled any number of times.
+    """An event with one constant action, called with the time, that may be scheduled any number of times.
 
     NOTE: a fresh Timeout an occurrence costs twice the time; re-arming stores one attribute. The
     callback list is put back when the event fires, as `Environment.step` takes it away.
     """
 
-    def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
+    def __init__(self, env: simpy.Environment, action: Callable[[int], None]) -> None:
         super().__init__(env)
         self._ok = True
         self._value = None
@@ -28,7 +28,7 @@ class Tick(simpy.Event):
 
     def _fire(self, _event: simpy.Event) -> None:
         self.callbacks = self._again
-        self._action()
+        self._action(self.env.now)  # type: ignore[arg-type]  # all times are ints here
 
     def at(self, time: int, priority: simpy.events.EventPriority = NORMAL) -> None:
         """Fire at the absolute `time`."""

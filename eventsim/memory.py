@@ -50,7 +50,6 @@ class Fluid:
         after: Callable[[], None],
     ) -> None:
         spec = bound.arch.dma
-        self.env = env
         self.after = after  # called when all transfers that end at one time have ended
         self.dma = spec.engines * spec.engine_bandwidth
         self.dram = bound.arch.dram_bandwidth
@@ -119,8 +118,7 @@ class Fluid:
             self.armed = self.next_end
             self.tick.at(self.next_end)
 
-    def _on_tick(self) -> None:
-        now = int(self.env.now)
+    def _on_tick(self, now: int) -> None:
         if now == self.armed:
             self.armed = -1
         if now != self.next_end:

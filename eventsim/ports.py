@@ -21,30 +21,29 @@ class Arbiter:
     """
 
     def __init__(self, env: simpy.Environment, after: Callable[[], None]) -> None:
-        self.env = env
         self.after = after  # called when all grants of one time are given
         self.held = 0  # bit i: group i is in use
         self.pending: list[Stream] = []
         self.armed = False
         self.tick = Tick(env, self._grant)
 
-    def request(self, stream: Stream) -> None:
+    def request(self, now: int, stream: Stream) -> None:
         """Ask for the ports of the stream's current step."""
         self.pending.append(stream)
-        self._arm()
+        self._arm(now)
 
-    def release(self, ports: int) -> None:
+    def release(self, now: int, ports: int) -> None:
         """Give ports back."""
         self.held &= ~ports
         if self.pending:
-            self._arm()
+            self._arm(now)
 
-    def _arm(self) -> None:
+    def _arm(self, now: int) -> None:
         if not self.armed:
             self.armed = True
-            self.tick.at(int(self.env.now), LATE)
+            self.tick.at(now, LATE)
 
-    def _grant(self) -> None:
+    def _grant(self, now: int) -> None:
         self.armed = False
         self.pending.sort(key=lambda stream: stream.rank)
         left = []
@@ -58,5 +57,5 @@ class Arbiter:
                 granted.append(stream)
         self.pending = left
         for stream in granted:
-            stream.granted()
+            stream.granted(now)
         self.after()

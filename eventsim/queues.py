@@ -40,7 +40,7 @@ class Ring:
         self.flows = 0
         self.held = 0  # transfers issued and not ended
         self.blocked: Stream | None = None  # the issuing side, if it waits for a place
-        self.tick = Tick(sim.env, self._on_ready)
+        self.tick = Tick(sim.env, self._flow)
 
     def push(self, ready: int, step: Step, cause: Chan | None) -> None:
         """Take a transfer that has been issued."""
@@ -62,9 +62,6 @@ class Ring:
         self.state = STARTING
         self.head = item
         self.tick.at(item[0])
-
-    def _on_ready(self) -> None:
-        self._flow(int(self.sim.env.now))
 
     def _flow(self, now: int) -> None:
         assert self.head is not None

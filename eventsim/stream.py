@@ -174,9 +174,17 @@ class Stream:
                         self.tick.at(t)
                         return
                     t = self._execute(step, t, cause, arrived)
-                elif kind >= TRANSFER:
-                    self._issue(step, t, cause)
+                elif kind == TRANSFER:
+                    assert ring is not None
+                    ring.push(t + ring.start_cost, step, self.cause if cause is None else cause)
+                    self.cause = None
                     t += step.duration
+                elif kind == BARRIER:
+                    assert ring is not None
+                    if cause is not None:
+                        self.cause = cause  # what the next transfer will have waited for
+                    if step.signals:
+                        ring.barrier(t, step)
                 pc += 1
             elif kind == LOOP_END or (kind == ANCHOR and step.skip):
                 if kind == ANCHOR:
@@ -195,18 +203,6 @@ class Stream:
                 else:
                     self.sim.anchored.append(self)
                 return
-
-    def _issue(self, step: Step, t: int, cause: Chan | None) -> None:
-        ring = self.ring
-        assert ring is not None
-        if cause is not None:
-            self.cause = cause
-        if step.kind == BARRIER:
-            if step.signals:
-                ring.barrier(t, step)
-            return
-        ring.push(t + ring.start_cost, step, self.cause)
-        self.cause = None
 
     def _change_table(self, step: Step, t: int) -> int:
         if step.table is None or step.table == self.table:
@@ -249,13 +245,12 @@ class Stream:
         """Ports that the present step needs."""
         return self.code[self.pc].ports
 
-    def _synchronised(self) -> None:
+    def _synchronised(self, now: int) -> None:
         self.state = REQUESTING
-        self.sim.arbiter.request(self)
+        self.sim.arbiter.request(now, self)
 
-    def granted(self) -> None:
+    def granted(self, now: int) -> None:
         """Run the step that waited for its ports, then go on."""
-        now = int(self.sim.env.now)
         step = self.code[self.pc]
         if now > self.t:
             self.port_ps[step.ports] += now - self.t
@@ -268,7 +263,7 @@ class Stream:
         self.release_tick.at(self.t)
         self.sim.ready.append(self)
 
-    def _release(self) -> None:
+    def _release(self, now: int) -> None:
         ports = self.holding
         self.holding = 0
-        self.sim.arbiter.release(ports)
+        self.sim.arbiter.release(now, ports)
