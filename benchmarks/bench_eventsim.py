@@ -49,8 +49,9 @@ def bench_arch(*, ramp: bool = False) -> ArchSpec:
     }
     limiter = {"ramp": {"start": 0.5, "time": "3 us"}} if ramp else {}
     tensor = {
-        "kind": "systolic", "rows": 128, "cols": 128, "clock": "2.4 GHz", "min_interval": 64, "weight_load": 32,
-        "passes": {"bf16": 1, "fp32": 4}, "latency": 64, "reads": ("sbuf",), "writes": ("psum",), **limiter,
+        "kind": "systolic", "rows": 128, "cols": 128, "clock": "2.4 GHz", "min_interval": 64,
+        "weight_load": 32, "passes": {"bf16": 1, "fp32": 4}, "latency": 64, "reads": ("sbuf",),
+        "writes": ("psum",), **limiter,
     }  # fmt: skip
     return ArchSpec.model_validate(
         {
@@ -66,8 +67,8 @@ def bench_arch(*, ramp: bool = False) -> ArchSpec:
                 "psum": {"kind": "accumulator", "capacity": "2 MiB", "banks": 8},
             },
             "dma": {
-                "queues": 6, "engines": 16, "engine_bandwidth": "23 GB/s", "issue": "100 ns", "latency": "1.3 us",
-                "completion": "0.3 us", "descriptor_bytes": "512 B",
+                "queues": 6, "engines": 16, "engine_bandwidth": "23 GB/s", "issue": "100 ns",
+                "latency": "1.3 us", "completion": "0.3 us", "descriptor_bytes": "512 B",
             },
         }
     )  # fmt: skip
@@ -101,17 +102,21 @@ class Model:
         self.regions = 0
 
     def chan(self, producer: str, consumer: str, initial: int = 0) -> str:
+        """A new channel."""
         self.channels.append(Channel(f"c{len(self.channels)}", producer, consumer, initial))
         return self.channels[-1].name
 
     def region(self) -> int:
+        """A new loop region."""
         self.regions += 1
         return self.regions
 
     def add(self, stream: str, *nodes: Node) -> None:
+        """Append to a stream."""
         self.bodies.setdefault(stream, []).extend(nodes)
 
     def barrier(self) -> None:
+        """All streams meet at the scalar engine."""
         others = [s for s in self.bodies if s != "scalar"]
         waits, signals = [], []
         for name in others:
@@ -318,6 +323,7 @@ class Model:
         self.add("dma1", Loop("t", tiles, (store,), region))
 
     def program(self, layers: int) -> Program:
+        """Everything so far, `layers` times."""
         region = self.region()
         streams = tuple(
             (name, (Loop("layer", layers, tuple(nodes), region),)) for name, nodes in self.bodies.items()
@@ -376,9 +382,10 @@ def main() -> None:
             bind_s = time.process_time() - began
             trace, seconds = measure(program, arch, fold=fold)
             print(
-                f"{layers:3d} layers  ramp={ramp!s:5} folded={fold!s:5}  bind {bind_s * 1e3:5.1f} ms  run {seconds:7.3f} s  "
-                f"{count:9d} instructions  {count / seconds / 1e6:8.2f} M/s  kernel events {trace.kernel_events:8d}  "
-                f"jumps {trace.jumps:4d}  time {trace.time_ps / 1e9:.3f} ms"
+                f"{layers:3d} layers  ramp={ramp!s:5} folded={fold!s:5}  bind {bind_s * 1e3:5.1f} ms  "
+                f"run {seconds:7.3f} s  {count:9d} instructions  {count / seconds / 1e6:8.2f} M/s  "
+                f"kernel events {trace.kernel_events:8d}  jumps {trace.jumps:4d}  "
+                f"time {trace.time_ps / 1e9:.3f} ms"
             )
 
 

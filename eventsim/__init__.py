@@ -5,7 +5,7 @@ from eventsim.errors import Deadlock, SimError, Waiting
 from eventsim.path import PathRow, critical_path
 from eventsim.perfetto import write_perfetto
 from eventsim.sim import simulate, simulate_bound
-from eventsim.stats import Bounds, bounds, utilization
+from eventsim.stats import Bounds, audit, bounds, utilization
 from eventsim.trace import StreamTrace, Trace, instances, records
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "StreamTrace",
     "Trace",
     "Waiting",
+    "audit",
     "bind",
     "bounds",
     "critical_path",

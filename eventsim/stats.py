@@ -65,3 +65,21 @@ def _alone_ps(bound: BoundProgram, stream: BoundStream, b: BoundInstr) -> int:
 def utilization(trace: Trace) -> dict[str, Fraction]:
     """Share of the time each stream was busy."""
     return {s.name: Fraction(s.busy_ps, max(1, trace.time_ps)) for s in trace.streams}
+
+
+def audit(trace: Trace, bound: BoundProgram) -> dict[str, bool]:
+    """Checks that must hold of every simulation, by name."""
+    arch, limits = bound.arch, bounds(bound)
+    ps = trace.time_ps
+    dram = trace.dram_read_bytes + trace.dram_write_bytes
+    pool = arch.dma.engines * arch.dma.engine_bandwidth
+    return {
+        "busy + waits + idle = makespan": all(
+            s.busy_ps + sum(s.wait_ps.values()) + s.idle_ps == ps for s in trace.streams
+        ),
+        "dram bytes <= bandwidth * time": dram * PS_PER_S <= arch.dram_bandwidth * ps,
+        "dma bytes <= engines * time": trace.dma_effective_bytes * PS_PER_S <= pool * ps,
+        "lower bound <= simulated": limits.lower_ps <= ps,
+        "simulated <= serial bound": ps <= limits.serial_ps,
+        "instructions conserved": sum(s.instructions for s in trace.streams) == bound.instructions,
+    }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from eventsim import bind, simulate_bound
 from eventsim.path import critical_path
-from eventsim.stats import bounds
+from eventsim.stats import audit, bounds
 from eventsim.trace import records
 from tests.eventsim.fuzz import check_seed, summary
 from tests.eventsim.oracle import Oracle
@@ -65,6 +66,9 @@ def test_audit_every_stream_adds_up_and_bounds_hold(seed: int) -> None:
         assert min(s.busy_ps, s.idle_ps, *s.wait_ps.values(), 0) == 0
     limits = bounds(bound)
     assert limits.lower_ps <= trace.time_ps <= limits.serial_ps
+    assert all(audit(trace, bound).values())
+    cooked = replace(trace, time_ps=limits.lower_ps - 1)
+    assert not all(audit(cooked, bound).values())
 
 
 def test_the_oracle_can_disagree() -> None:
