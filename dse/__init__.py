@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from arch_configs import load_arch
-    from dse.evaluate import evaluate
+    from dse.evaluation import evaluate
     from dse.point import Point
     from dse.result import Record
     from workloads import build
@@ -19,7 +19,7 @@ _HOMES = {
     "Point": "dse.point",
     "Record": "dse.result",
     "build": "workloads",
-    "evaluate": "dse.evaluate",
+    "evaluate": "dse.evaluation",
     "load_arch": "arch_configs",
 }
 

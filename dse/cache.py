@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dse.digest import canonical_json
-from dse.evaluate import evaluate, point_id
+from dse.evaluation import evaluate, point_id
 from dse.point import Point
 from dse.result import Record, parse_record
 from dse.store import write_text

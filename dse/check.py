@@ -10,7 +10,7 @@ from arch_configs.document import DocumentError, parse
 from compiler.kernels import KERNELS
 from compiler.passes import PASSES
 from dse.errors import SpaceError
-from dse.evaluate import USER_ERRORS, point_id
+from dse.evaluation import USER_ERRORS, point_id
 from dse.search import SEARCHERS
 from dse.space import load_study, plan
 from workloads import WORKLOADS, list_workloads
@@ -20,7 +20,8 @@ STUDY_KEYS = ("workload", "space")  # an architecture has neither
 
 def check_file(file: str) -> str:
     """The resolved architecture with its peaks, or a study's size. Raises the user's errors."""
-    if file in list_archs() or not _is_study(Path(file)):
+    is_file = Path(file).suffix in (".yaml", ".yml")
+    if not is_file or not _is_study(Path(file)):
         return describe(load_arch(file))
     study = load_study(Path(file))
     points = plan(study, point_id, USER_ERRORS)

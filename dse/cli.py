@@ -77,7 +77,7 @@ def _fail(lines: list[str]) -> NoReturn:
 def _user_errors() -> Iterator[None]:
     """The user's mistakes are lines on stderr and exit code 2, never a traceback."""
     from compiler.errors import VerifyError
-    from dse.evaluate import USER_ERRORS
+    from dse.evaluation import USER_ERRORS
 
     try:
         yield
@@ -129,7 +129,7 @@ def _point(arch: str, workload: str, sets: list[str], options: list[str], fideli
 
 def _evaluator(no_cache: bool) -> Evaluate:
     from dse.cache import CachedEvaluate, default_folder
-    from dse.evaluate import evaluate
+    from dse.evaluation import evaluate
 
     return evaluate if no_cache else CachedEvaluate(default_folder())
 
@@ -185,7 +185,7 @@ def run(
 
 def _run_traced(point: Point, file: Path) -> Record:
     """Evaluate afresh, for a cached record has no trace, and write the trace."""
-    from dse.evaluate import evaluate_traced
+    from dse.evaluation import evaluate_traced
     from eventsim.perfetto import write_perfetto
 
     record, bound, trace = evaluate_traced(point)
@@ -214,7 +214,7 @@ def sweep(
     """Run every point of a study; the same command resumes one that was stopped."""
     from dataclasses import asdict
 
-    from dse.evaluate import USER_ERRORS, point_id
+    from dse.evaluation import USER_ERRORS, point_id
     from dse.present import sweep_table
     from dse.space import load_study, plan, resolved_yaml
     from dse.store import JOURNAL, read_journal, write_text
@@ -380,7 +380,7 @@ def check(
 ) -> None:
     """Check files; show the resolved architecture with its peaks, or the number of points of a study."""
     from dse.check import check_file
-    from dse.evaluate import USER_ERRORS
+    from dse.evaluation import USER_ERRORS
 
     texts, problems = {}, []
     for file in files:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from compiler import Program, compile_graph
 from compiler.ir.text import print_graph, print_program
 from dse import summary
-from dse.evaluate import check_dram, resolve
+from dse.evaluation import check_dram, resolve
 from dse.point import Point
 
 DUMPS = ("graph", "program", "memory")

@@ -21,7 +21,7 @@ from dse.result import Record, empty_record, error_reason
 
 Evaluate = Callable[[Point], Record]
 Task = tuple[int, Point]
-PRELOAD = ["dse.evaluate"]  # imported once in the fork server; workers then start in milliseconds
+PRELOAD = ["dse.evaluation"]  # imported once in the fork server; workers then start in milliseconds
 
 
 class PointTimeout(Exception):

@@ -7,13 +7,15 @@ Records are plain JSON data (TypedDicts), so that a journal line, an API result 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from compiler.errors import Shortfall
 from dse.point import Option, Point, fidelity
+
+if TYPE_CHECKING:
+    from compiler.errors import Shortfall
 
 SCHEMA = "accel-dse/record/1"
 

@@ -77,9 +77,9 @@ def graph_bounds(graph: Graph, arch: ArchSpec) -> GraphBounds:
     ops, reads, writes = [], 0, 0
     for node, times in graph.walk():
         ins = tuple(values[name].type for name in node.inputs)
-        fresh = [name for name in node.inputs if name not in seen]
-        seen.update(fresh)
-        read = times * sum(_read_bytes(node, values[name], ins) for name in dict.fromkeys(fresh))
+        needs = {name: _read_bytes(node, values[name], ins) for name in node.inputs if name not in seen}
+        seen.update(name for name, nbytes in needs.items() if nbytes)
+        read = times * sum(needs.values())
         write = times * sum(_write_bytes(node, values[name], ins, graph) for name in node.outputs)
         macs = node.op.macs(ins)
         dtype = ins[0].dtype if ins else "bf16"
@@ -113,7 +113,7 @@ def _read_bytes(node: Node, value: Value, ins: tuple[TensorType, ...]) -> int:
     if isinstance(op, KvWrite) and value.name == node.inputs[0]:
         return 0
     if isinstance(op, DecodeAttention) and value.kind == "state":
-        return whole * op.length // ins[1].shape[3]
+        return whole * (op.length - 1) // ins[1].shape[3]  # the newest position may still be on chip
     if isinstance(op, Embedding) and value.name == node.inputs[1]:
         return min(whole, whole // ins[1].shape[0])  # every id may name the same row
     if isinstance(op, TakeRows):

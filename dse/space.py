@@ -241,17 +241,21 @@ def plan(
 
 def _located(study: Study, candidate: Candidate, error: Exception) -> list[str]:
     """Put the study's own line in front of each line of an error about one point."""
-    lines = []
-    for line in str(error).splitlines():
-        axis = next((key for key, _ in candidate.axes if any(path in line for path in _paths(key))), None)
-        if axis is not None:
-            place = study.place("space", axis)
-        elif candidate.point.workload in line:
-            place = study.place("workload")
-        else:
-            place = study.place("arch")
-        lines.append(f"{place}: {line.strip()}")
-    return lines
+    return [f"{_blame(study, candidate, line)}: {line.strip()}" for line in str(error).splitlines()]
+
+
+def _blame(study: Study, candidate: Candidate, line: str) -> str:
+    """The place in the study that an error line is about: an axis, an option, the workload, else the arch."""
+    for key in study.spec.space:
+        if any(path in line for path in _paths(key)):
+            return study.place("space", key)
+    for key in study.spec.options:
+        if line.startswith(f"options.{key}:"):
+            return study.place("options", key)
+    name = candidate.point.workload.partition(":")[0].partition(",")[0]
+    if line.startswith((f"{name}:", "workload:")):
+        return study.place("workload")
+    return study.place("arch")
 
 
 def resolved_yaml(study: Study) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from typing_extensions import override
 
-from dse.evaluate import evaluate_traced
+from dse.evaluation import evaluate_traced
 from dse.result import Record, point_of
 from eventsim import BoundProgram, Trace
 from eventsim.trace import records

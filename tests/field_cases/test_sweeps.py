@@ -31,7 +31,8 @@ def plan(count: int) -> tuple[Planned, ...]:
 def without_provenance(folder: Path) -> dict[str, str]:
     records, _ = read_journal(folder / JOURNAL)
     return {
-        key: json.dumps({**record, "provenance": None, "digests": None}, sort_keys=True) for key, record in records.items()
+        key: json.dumps({**record, "provenance": None, "digests": None}, sort_keys=True)
+        for key, record in records.items()
     }
 
 
@@ -49,7 +50,8 @@ if __name__ == "__main__":
         done += 1
         print(done, flush=True)
     jobs = int(sys.argv[2])
-    run_sweep(plan(100), Path(sys.argv[1]), evaluate=fakes.slow, options=SweepOptions(jobs=jobs), on_record=heard)
+    options = SweepOptions(jobs=jobs)
+    run_sweep(plan(100), Path(sys.argv[1]), evaluate=fakes.slow, options=options, on_record=heard)
 """
 
 
@@ -222,3 +224,21 @@ def test_U064_against_brute_force(seed: int) -> None:
 
     expected = [i for i, row in enumerate(rows) if not any(beats(other, row) for other in rows)]
     assert [m.index for m in pareto_front(rows, senses)] == expected
+
+
+def test_U016_the_same_bytes_under_any_hash_seed() -> None:
+    code = (
+        "import json\nfrom dse import Point, evaluate\n"
+        "r = evaluate(Point('trn2', 'gemm:m=300,n=200,k=130'))\n"
+        "r['provenance'] = {}\nprint(json.dumps(r))\n"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "4242")
+    }
+    assert len(texts) == 1

@@ -119,8 +119,11 @@ def _option(value: Option, default: object) -> object | None:
         return {"true": True, "false": False, "1": True, "0": False}.get(text)
     if isinstance(default, tuple):
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
-    if isinstance(default, int):
-        return int(text) if text.lstrip("-").isdigit() else None
+    if isinstance(default, (int, float)):
+        try:
+            return type(default)(text)
+        except ValueError:
+            return None
     return str(value)
 
 

@@ -1,0 +1,211 @@
+"""The command line from outside: exit codes, streams, JSON, and no traceback for a user's mistake."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dse.cli import app
+from dse.result import parse_record
+
+GEMM = "gemm:m=256,n=256,k=256"
+STUDY = f"""\
+name: tiny
+arch: trn1
+workload: "{GEMM}"
+space:
+  memories.sbuf.capacity: [24 MiB, 2100 KiB]
+  memories.hbm.bandwidth: [410 GB/s, 205 GB/s]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def dse(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_run_prints_a_table_and_writes_a_record(tmp_path: Path) -> None:
+    code, out, _ = dse("run", "trn1", GEMM, "--json", str(tmp_path / "r.json"))
+    assert code == 0
+    for word in (
+        "time",
+        "mfu",
+        "model FLOPs utilization",
+        "tensor",
+        "sbuf",
+        "critical path",
+        "audit",
+        "all pass",
+    ):
+        assert word in out
+    record = parse_record((tmp_path / "r.json").read_text(), "r.json")
+    assert record["status"] == "ok"
+
+
+def test_json_on_stdout_is_only_json_and_the_cache_gives_the_same() -> None:
+    first = json.loads(dse("run", "trn1", GEMM, "--json", "-")[1])
+    second = json.loads(dse("run", "trn1", GEMM, "--json", "-")[1])
+    third = json.loads(dse("run", "trn1", GEMM, "--json", "-", "--no-cache")[1])
+    assert [r["provenance"].pop("cached", 0) for r in (first, second, third)] == [0, 1, 0]
+    for record in (first, second, third):
+        record.pop("provenance")
+    assert first == second == third
+
+
+def test_what_does_not_fit_is_exit_3_with_a_table() -> None:
+    code, out, _ = dse("run", "trn1", "llama3-70b:decode")
+    assert code == 3
+    assert "does not fit: dram-capacity" in out
+    assert "weights" in out
+    assert "fix: memories.hbm.capacity >=" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run", "trn11", GEMM), "did you mean 'trn1'"),
+        (("run", "trn1", "gem"), "did you mean 'gemv'"),
+        (("run", "trn1", GEMM, "--set", "dma.queue=3"), "did you mean 'queues'"),
+        (("run", "trn1", GEMM, "--set", "dma.queues"), "got no '=', want path=value"),
+        (("run", "trn1", GEMM, "--option", "x=1"), "options.x: got an unknown option"),
+        (("run", "trn1", GEMM, "--option", "double_buffer=maybe"), "got 'maybe', want a value such as True"),
+        (
+            ("run", "trn1", GEMM, "--fidelity", "fast"),
+            "--fidelity: got 'fast', want one of roofline, event, exact",
+        ),
+        (("sweep", "none.yaml"), "none.yaml: got no readable file"),
+        (("report", "none"), "got no journal.jsonl, want the folder of a sweep"),
+        (("explain", "none.json"), "none.json: got no readable file"),
+        (("diff", "a.json", "b.json"), "a.json: got no readable file"),
+        (("check", "none.yaml", "trn11"), "trn11: got 'trn11', want one of"),
+        (("list", "arch"), "did you mean 'archs'"),
+        (("compile", "trn1", GEMM, "--dump", "programme"), "did you mean 'program'"),
+    ],
+)
+def test_a_mistake_is_exit_2_and_a_line_on_stderr(arguments: tuple[str, ...], text: str) -> None:
+    code, out, err = dse(*arguments)
+    assert code == 2
+    assert out == ""
+    assert text in err
+    assert all(line.startswith("error: ") for line in err.splitlines())
+    assert "Traceback" not in err
+
+
+def test_sweep_resumes_and_reports(tmp_path: Path) -> None:
+    study, out = tmp_path / "s.yaml", tmp_path / "out"
+    study.write_text(STUDY)
+    code, text, err = dse("sweep", str(study), "-o", str(out), "-j", "1", "--limit", "1", "--json", "-")
+    assert code == 0
+    assert json.loads(text)["ok"] == 1
+    assert "3 not run" in err
+    code, text, err = dse("sweep", str(study), "-o", str(out), "-j", "2", "--report")
+    assert code == 0
+    assert "scratchpad-capacity" in text
+    assert "4 points: 2 ok, 2 infeasible, 0 failed, 0 not run; 1 were there before" in err
+    page = (out / "report" / "index.html").read_text()
+    assert "Time breakdown" in page
+    assert 'src="http' not in page
+    assert (out / "study.yaml").read_text().startswith("name: tiny")
+    assert len((out / "points.csv").read_text().splitlines()) == 5
+
+
+def test_a_sweep_of_which_nothing_fits_is_exit_3(tmp_path: Path) -> None:
+    study = tmp_path / "s.yaml"
+    study.write_text(STUDY.replace("24 MiB, ", ""))
+    assert dse("sweep", str(study), "-o", str(tmp_path / "out"), "-j", "1")[0] == 3
+
+
+def test_diff_names_what_was_changed_and_what_came_of_it(tmp_path: Path) -> None:
+    for name, clock in (("a", "2.8 GHz"), ("b", "1.4 GHz")):
+        dse(
+            "run",
+            "trn1",
+            GEMM,
+            "--set",
+            f"engines.tensor.clock={clock}",
+            "--json",
+            str(tmp_path / f"{name}.json"),
+        )
+    code, out, _ = dse("diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--json", "-")
+    assert code == 0
+    found = json.loads(out)
+    assert "set.engines.tensor.clock" in {item["field"] for item in found["inputs"]}
+    times = next(item for item in found["results"] if item["field"] == "time_ps")
+    assert times["ratio"] == times["b"] / times["a"] > 1
+    assert found["ops"][0]["engine"] == "tensor"
+    assert found["ops"][0]["delta_ps"] > 0
+
+
+def test_explain_prints_the_binding_resource() -> None:
+    code, out, _ = dse("explain", "trn1", "gemm:m=1024,n=1024,k=1024", "-j", "1")
+    assert code == 0
+    assert "binding resource: " in out
+    assert "what if" in out
+
+
+def test_check_tells_archs_from_studies(tmp_path: Path) -> None:
+    study = tmp_path / "s.yaml"
+    study.write_text(STUDY)
+    code, out, _ = dse("check", "trn1", str(study))
+    assert code == 0
+    assert "peak bf16" in out
+    assert "study 'tiny', 4 points, all valid" in out
+
+
+@pytest.mark.parametrize("what", ["archs", "workloads", "passes", "kernels", "searchers", "studies"])
+def test_lists_are_not_empty(what: str) -> None:
+    code, out, _ = dse("list", what)
+    assert code == 0
+    assert out.strip()
+    assert json.loads(dse("list", what, "--json", "-")[1])
+
+
+@pytest.mark.parametrize("dump", ["graph", "program", "memory"])
+def test_compile_dumps(dump: str) -> None:
+    code, out, _ = dse("compile", "trn1", GEMM, "--dump", dump)
+    assert code == 0
+    assert {"graph": "linear", "program": "buffer", "memory": "psum: peak"}[dump] in out
+
+
+def test_a_perfetto_trace_is_written(tmp_path: Path) -> None:
+    code, _, err = dse("run", "trn1", GEMM, "--trace", str(tmp_path / "t.json"))
+    assert code == 0
+    assert "slices" in err
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+def test_version_shows_where_each_root_is() -> None:
+    code, out, _ = dse("--version")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "arch_configs", "compiler", "eventsim", "workloads", "dse", "studies",
+    ]  # fmt: skip
+
+
+def test_help_imports_nothing_heavy_and_is_fast() -> None:
+    code = (
+        "import sys, dse.cli\n"
+        "heavy = {'numpy', 'pandas', 'matplotlib', 'pydantic', 'simpy', 'yaml', 'compiler', 'eventsim'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "sys.argv = ['dse', '--help']\n"
+        "dse.cli.main()\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ}
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert "sweep" in done.stdout
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 1.0  # the goal is 0.3 s; a loaded machine must not fail the suite

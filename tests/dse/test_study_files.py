@@ -1,0 +1,110 @@
+"""Study files: what they mean, and the one clear line for each way to get them wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from dse.errors import SpaceError
+from dse.evaluation import USER_ERRORS, point_id
+from dse.space import candidates, load_study, parse_study, plan, resolved_yaml
+
+GOOD = """\
+name: sram
+arch: [trn1, trn2]
+workload: "gemm:m=64,n=64,k=64"
+space:
+  memories.sbuf.capacity: [12 MiB, 24 MiB]
+  "engines.tensor.rows, engines.tensor.cols": [64, 128]
+options: {double_buffer: [true, false]}
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SpaceError) as caught:
+        parse_study(text, Path("s.yaml"))
+    return caught.value.problems
+
+
+def test_every_combination_is_a_point_in_study_order() -> None:
+    found = candidates(parse_study(GOOD, Path("s.yaml")))
+    assert len(found) == 2 * 1 * 2 * 2 * 2
+    first, last = found[0].point, found[-1].point
+    assert (first.arch, last.arch) == ("trn1", "trn2")
+    assert first.overrides == (
+        ("memories.sbuf.capacity", "12 MiB"),
+        ("engines.tensor.rows", "64"),
+        ("engines.tensor.cols", "64"),
+    )
+    assert first.options == (("double_buffer", True),)
+    assert found[0].axes[0] == ("options.double_buffer", "true")
+    assert len({c.point for c in found}) == len(found)
+
+
+def test_the_resolved_study_reads_back_as_itself() -> None:
+    study = parse_study(GOOD, Path("s.yaml"))
+    again = parse_study(resolved_yaml(study), Path("s.yaml"))
+    assert again.spec == study.spec
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (GOOD.replace("space:", "spase:"), "s.yaml:4: spase: got an unknown key; did you mean 'space'"),
+        (GOOD.replace("name: sram\n", ""), "s.yaml:1: name: got nothing, want a value; add 'name:'"),
+        (GOOD + "seed: x\n", "s.yaml:8: seed: got 'x', want: Input should be a valid integer"),
+        (GOOD + "arch: [trn3]\n", "s.yaml:8: arch: got the key twice, want it once; first at s.yaml:2"),
+        (GOOD + "fidelity: fast\n", "s.yaml:8: fidelity: got 'fast', want:"),
+        (
+            GOOD + "search: {kind: gird}\n",
+            "s.yaml:8: search.kind: got 'gird', want a searcher; did you mean 'grid'",
+        ),
+        (GOOD.replace("24 MiB]", "12 MiB]"), "s.yaml:5: space.memories.sbuf.capacity: got"),
+        (GOOD.replace("[12 MiB, 24 MiB]", "[]"), "s.yaml:5: space.memories.sbuf.capacity: got []"),
+        (GOOD + "constraints: [a]\n", "s.yaml:8: constraints: got an unknown key"),
+        ("- a\n", "s.yaml:1: got a list, want a mapping at the top level"),
+        (GOOD.replace("space:", "space: {"), "s.yaml:6: got"),
+    ],
+)
+def test_a_mistake_is_a_line_with_its_place(text: str, line: str) -> None:
+    assert any(problem.startswith(line) for problem in problems(text)), problems(text)
+
+
+def test_an_axis_may_set_a_path_only_once() -> None:
+    twice = GOOD.replace('"engines.tensor.rows, engines', '"memories.sbuf.capacity, engines')
+    assert "got 'memories.sbuf.capacity' in two axes" in problems(twice)[0]
+
+
+def test_a_missing_file_is_a_line(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="got no readable file"):
+        load_study(tmp_path / "none.yaml")
+
+
+def test_too_many_points_are_refused_at_once() -> None:
+    values = ", ".join(str(n) for n in range(1, 1102))
+    text = f"name: x\narch: trn1\nworkload: gemm\nspace:\n  a: [{values}]\n  b: [{values}]\n"
+    assert "want at most 1000000; shorten an axis" in problems(text)[0]
+
+
+def test_every_point_is_resolved_before_the_first_runs_and_all_problems_are_told() -> None:
+    text = GOOD.replace("12 MiB", "12 MB/s").replace("trn2", "trn22").replace("gemm:m=64", "gemm:mm=64")
+    with pytest.raises(SpaceError) as caught:
+        plan(parse_study(text, Path("s.yaml")), point_id, USER_ERRORS)
+    text = "\n".join(caught.value.problems)
+    assert "s.yaml:2: trn22: " in text
+    assert "s.yaml:5: override memories.sbuf.capacity=12 MB/s" in text
+    assert "s.yaml:3: gemm: mm: unknown key" in text
+    assert len(caught.value.problems) == len(set(caught.value.problems))
+
+
+def test_the_id_follows_the_content_of_the_architecture_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    study = parse_study(GOOD.replace("[trn1, trn2]", "mine.yaml"), tmp_path / "s.yaml")
+
+    def ids(text: str) -> list[str]:
+        file.write_text(text)
+        return [planned.id for planned in plan(study, point_id, USER_ERRORS)]
+
+    before = ids("name: mine\nextends: trn1\n")
+    assert len(set(before)) == 8
+    assert ids("# a remark\nname: mine\nextends: trn1\n") == before
+    assert not set(ids("name: mine\nextends: trn1\ndma: {queues: 8}\n")) & set(before)

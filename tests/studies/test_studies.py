@@ -1,0 +1,167 @@
+"""Studies: their tables against hand-made numbers, and that they stand any set of records."""
+
+import base64
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from study_records import failed, good, infeasible
+
+from dse.evaluation import evaluate
+from dse.point import Point
+from dse.result import Record, validate_record
+from dse.store import Journal
+from studies import STUDIES
+from studies.base import axes_of, in_order, labels, magnitude
+from studies.breakdown import Breakdown
+from studies.heatmap import Heatmap
+from studies.pareto import Pareto, cost_proxy_mm2
+from studies.plots import style
+from studies.report import report_folder, write_report
+from studies.roofline import Roofline
+from studies.sensitivity import Sensitivity
+from studies.timeline import busy_share
+
+GRID = [
+    good(1000 + 100 * i + 10 * j, overrides={"m.sbuf.capacity": f"{s} MiB", "m.hbm.bandwidth": f"{b} GB/s"})
+    for i, s in enumerate((24, 12))
+    for j, b in enumerate((400, 800, 200))
+]
+HOLE = infeasible({"m.sbuf.capacity": "12 MiB", "m.hbm.bandwidth": "800 GB/s"})
+SETS: dict[str, list[Record]] = {
+    "none": [],
+    "one": [good(1000)],
+    "one infeasible": [infeasible()],
+    "nothing fits": [infeasible({"x": "1"}), infeasible({"x": "2"}), failed()],
+    "grid with holes": [*GRID[:4], HOLE, failed()],
+    "archs": [good(1000, arch="a"), good(900, arch="dir/b.yaml"), infeasible(arch="c")],
+    "many": [good(1000 + n, overrides={"x": str(n)}) for n in range(60)],
+}
+
+
+def test_the_made_up_records_are_records() -> None:
+    for records in SETS.values():
+        for record in records:
+            validate_record(record)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("study", [s for s in STUDIES if s != "timeline"])
+def test_every_study_stands_every_set(study: str, name: str, tmp_path: Path) -> None:
+    with style():
+        found = STUDIES[study].figures(STUDIES[study].table(SETS[name]))
+        assert found
+        for drawn in found:
+            drawn.figure.savefig(tmp_path / "x.png", dpi=30)
+            assert drawn.caption
+            axes = [a for a in drawn.figure.axes if a.get_visible() and a.axison]
+            assert all(a.get_xlabel() or a.get_ylabel() for a in axes if a.get_subplotspec()), study
+
+
+def test_axes_that_change_together_are_one() -> None:
+    records = [good(1, overrides={"e.pe.rows": n, "e.pe.cols": n, "z": "1"}) for n in ("128", "8", "32")]
+    (axis,) = axes_of(records).values()
+    assert (axis.path, axis.label) == ("e.pe.rows", "pe.rows = pe.cols")
+    assert axis.values == ("8", "32", "128")
+    assert labels(records)[1] == "a, pe.rows = pe.cols 8"
+
+
+def test_values_are_ordered_by_size_where_they_have_one() -> None:
+    assert in_order(["24 MiB", "2200 KiB", "1 GiB"]) == ("2200 KiB", "24 MiB", "1 GiB")
+    assert in_order(["true", "1", "false"]) == ("true", "1", "false")
+    assert magnitude("1.5 us") == 1.5e6
+    assert magnitude("nonsense") is None
+
+
+def test_the_breakdown_adds_up_to_the_time() -> None:
+    table = Breakdown().table([good(1000), infeasible()])
+    assert table.groupby("point")["part_ps"].sum().tolist()[0] == 1000
+    assert table[table["part"] == "waits for dma"]["part_ps"].tolist() == [250 - 250 % 2]
+    assert table["problem"].tolist()[-1] == "infeasible: scratchpad-capacity"
+
+
+def test_the_roofline_by_hand() -> None:
+    row = Roofline().table([good(1000)]).iloc[0]
+    assert row["flop_per_byte"] == 100.0
+    assert row["flop_per_s"] == 10**9 * 1e12 / 500
+
+
+def test_the_cost_proxy_by_hand_and_the_front_of_a_tie() -> None:
+    assert cost_proxy_mm2(24 * 10**6, 128 * 128) == pytest.approx(0.41 * 24 + 650e-6 * 16384)
+    table = Pareto().table([good(1000), good(1000), good(1100), infeasible()])
+    assert table["on_front"].tolist() == [True, True, False, False]
+    assert np.isnan(table["latency_s"].iloc[3])
+    assert len(table) == 4
+
+
+def test_a_heatmap_cell_is_the_best_over_the_other_axes() -> None:
+    records = [
+        good(time, overrides={"x": x, "y": y, "z": z})
+        for time, (x, y, z) in zip((5, 3, 9, 8, 7, 6, 2, 4), np.ndindex(2, 2, 2), strict=True)
+        for x, y, z in [(str(x), str(y), str(z))]
+    ]
+    table = Heatmap().table(records)
+    assert len(table) == 4
+    cells = {(r.x, r.y): r.latency_s for r in table.itertuples()}
+    assert cells[("0", "0")] == pytest.approx(3e-12)
+    assert cells[("1", "1")] == pytest.approx(2e-12)
+
+
+def test_sensitivity_moves_one_parameter_at_a_time() -> None:
+    table = Sensitivity().table(GRID)
+    assert table["axis"].tolist() == ["hbm.bandwidth", "hbm.bandwidth", "sbuf.capacity"]
+    assert table["value"].tolist() == ["800 GB/s", "200 GB/s", "12 MiB"]
+    assert table["change_percent"].tolist() == pytest.approx([1.0, 2.0, 10.0])
+
+
+def test_busy_share_against_brute_force() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        gaps, lengths = rng.integers(0, 9, 30), rng.integers(0, 9, 30)
+        starts = np.cumsum(gaps + np.concatenate([[0], lengths[:-1]]))
+        end = int(starts[-1] + lengths[-1]) + 5
+        edges = np.linspace(0, end, 8).astype(np.int64)
+        busy = np.zeros(end)
+        for start, length in zip(starts, lengths, strict=True):
+            busy[start : start + length] = 1
+        expected = [busy[a:b].mean() for a, b in itertools.pairwise(edges)]
+        assert busy_share(np.stack([starts, lengths], axis=1), edges) == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
+def real() -> list[Record]:
+    return [evaluate(Point(arch, "gemm:m=256,n=256,k=256")) for arch in ("trn1", "edge-npu")]
+
+
+def test_the_page_needs_nothing_else_and_has_its_numbers_beside_it(
+    real: list[Record], tmp_path: Path
+) -> None:
+    page = write_report([*real, infeasible()], tmp_path, title="a <b> & c").read_text()
+    assert "<title>a &lt;b&gt; &amp; c</title>" in page
+    images = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert len(images) == len(STUDIES)
+    assert all(b"<svg" in base64.b64decode(image)[:400] for image in images)
+    assert not re.search(r'(src|href)="(https?:)?//', page)
+    for study in STUDIES:
+        assert (tmp_path / f"{study}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"{study}.csv").exists()
+    for word in ("scratchpad-capacity", "model source digest", "mfu", "cost proxy", "dse run trn1"):
+        assert word in page
+    assert (tmp_path / "points.csv").read_text().count("\n") == 4
+
+
+def test_the_same_records_give_the_same_bytes(real: list[Record], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_report(real[:1], tmp_path / name, title="t")
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_a_sweep_folder_without_its_table_is_still_reported(real: list[Record], tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append([("x", real[0]), ("y", infeasible())])
+    assert "2 points: 1 ok, 1 infeasible" in report_folder(tmp_path).read_text()
