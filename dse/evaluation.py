@@ -11,6 +11,7 @@ from typing import cast
 from arch_configs import ArchError, ArchSpec, load_arch
 from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph
 from compiler.ir.graph import Graph
+from compiler.passes import parse_pass, run_pipeline
 from dse import summary
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
@@ -53,6 +54,8 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
             bound = bind(compile_graph(graph, arch, options), arch)
             trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
             _fill_simulated(result, graph, bound, trace, bounds)
+            fused = run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
+            result["ops"] = summary.op_records(bound, trace, fused)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)
     result["provenance"] = provenance(time.perf_counter() - begun)
@@ -185,7 +188,6 @@ def _fill_simulated(
     result["engines"] = summary.engine_records(trace, arch)
     result["hfu"] = result["engines"][arch.tensor]["utilization"]
     result["memory"] = summary.memory_records(bound.program, arch)
-    result["ops"] = summary.op_records(bound, trace, graph)
     result["critical_path"] = summary.path_records(bound, trace)
     _fill_bounds(result, bounds, serial)
     _fill_traffic(result, arch, trace.dram_read_bytes, trace.dram_write_bytes)

@@ -6,13 +6,14 @@ from collections import defaultdict
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph
-from compiler.isa import Matmul, Program, Transpose, walk
+from compiler.isa import Buffer, Matmul, Program, Transpose, walk
 from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord, PathRecord
 from dse.roofline import GraphBounds, array_ps, transfer_ps
 from eventsim import BoundProgram, Trace
 from eventsim.path import critical_path
 
 PATH_ROWS = 24
+MEMORY_ROWS = 24
 LAUNCH = "launch"  # wait cause of the host gap in front of a run
 _KIND_LINES = {
     "weight": "weights",
@@ -62,25 +63,36 @@ def memory_skeleton(arch: ArchSpec) -> dict[str, MemoryRecord]:
 
 
 def memory_records(program: Program, arch: ArchSpec) -> dict[str, MemoryRecord]:
-    """Peaks from the addresses; on chip over all partitions. The reserve of the runtime is a line."""
+    """Peaks from the addresses; on chip over all partitions. The reserve of the runtime is a line.
+
+    `by_tensor` of an on-chip memory lists buffers that may be alive together, largest first: of buffers
+    that share addresses only the largest.
+    """
     found = memory_skeleton(arch)
-    lines: dict[str, dict[str, int]] = {name: defaultdict(int) for name in found}
-    top = dict.fromkeys(found, 0)
-    for buffer in program.buffers:
-        width = buffer.partitions or 1
-        label = buffer.tensor or buffer.name
-        if buffer.memory == arch.dram:
-            label = _KIND_LINES.get(buffer.kind, buffer.kind)
-        lines[buffer.memory][label] += buffer.nbytes * width
-        rows = 1 if buffer.memory == arch.dram else arch.partitions(buffer.memory)
-        top[buffer.memory] = max(top[buffer.memory], (buffer.address + buffer.nbytes) * rows)
     for name, memory in found.items():
+        rows = 1 if name == arch.dram else arch.partitions(name)
+        buffers = [buffer for buffer in program.buffers if buffer.memory == name]
         reserve = arch.memories[name].reserved
+        top = max((buffer.address + buffer.nbytes for buffer in buffers), default=0)
+        memory["peak_bytes"] = top * rows + reserve
+        lines: dict[str, int] = defaultdict(int)
         if reserve:
-            lines[name]["runtime reserve"] += reserve
-        memory["peak_bytes"] = top[name] + reserve
-        memory["by_tensor"] = sorted(lines[name].items(), key=lambda item: (-item[1], item[0]))
+            lines["runtime reserve"] = reserve
+        for buffer in buffers if name == arch.dram else _together(buffers):
+            label = _KIND_LINES.get(buffer.kind, buffer.kind) if name == arch.dram else buffer.tensor
+            lines[label or buffer.name] += buffer.nbytes * (buffer.partitions or 1)
+        memory["by_tensor"] = sorted(lines.items(), key=lambda item: (-item[1], item[0]))[:MEMORY_ROWS]
     return found
+
+
+def _together(buffers: list[Buffer]) -> list[Buffer]:
+    """Buffers without common addresses, the largest first."""
+    taken: list[Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: (-b.nbytes * b.partitions, b.name)):
+        end = buffer.address + buffer.nbytes
+        if all(end <= other.address or buffer.address >= other.address + other.nbytes for other in taken):
+            taken.append(buffer)
+    return taken
 
 
 def array_skeleton(arch: ArchSpec, dtype: str) -> ArrayRecord:
@@ -122,7 +134,10 @@ def array_record(program: Program, arch: ArchSpec, dtype: str) -> ArrayRecord:
 
 
 def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord]:
-    """Per op of the program: model FLOPs, DRAM bytes, its own bounds, and time on each engine."""
+    """Per op of the program: model FLOPs, DRAM bytes, its own bounds, and time on each engine.
+
+    `graph` is the one that was lowered, after the passes: its names are those of the instructions.
+    """
     kinds = {node.name: (node.op.kind, times) for node, times in graph.walk()}
     dtypes: dict[str, str] = {}
     macs: dict[str, int] = defaultdict(int)
