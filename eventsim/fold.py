@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 MIN_TRIPS = 4  # a loop that runs less often is not worth looking at
 HEAVY = 40  # iterations of more steps than this are compared in full at first sight
-MOST_STATES = 64  # states kept per loop: without a repeat among so many, start again
+MOST_STATES = 64  # visits of one instance of a loop: without a repeat among so many, rest and start again
+MOST_VISITS = 8  # visits kept per state: a repeat may be one of an outer loop in another stream
 MOST_REST = 6  # a loop that never repeats is looked at in one of 2**MOST_REST of its instances
+PAST = None  # a time before the horizon: which one does not matter
 
 Key = tuple[object, ...]
 
@@ -66,7 +68,7 @@ class _Anchor:
         self.chans = chans  # channels that are compared
         self.members = frozenset(c.index for c in chans)
         self.weight = weight
-        self.states: dict[Key, dict[Key, _Visit] | None] = {}
+        self.states: dict[Key, dict[Key, list[_Visit]] | None] = {}
         self.seen = 0
         self.rest = 0
         self.jumped = False
@@ -144,47 +146,60 @@ class Folder:
     def _compare(self, stream: Stream, anchor: _Anchor) -> None:
         anchor.seen += 1
         base = stream.t
-        sketch = self._sketch(base)
+        horizon = self._horizon(base)
+        sketch = self._sketch(base, horizon)
         known = anchor.states.get(sketch)
         if known is None:
             if sketch not in anchor.states and anchor.weight < HEAVY:
                 anchor.states[sketch] = None
                 return
             known = anchor.states[sketch] = {}
-        state = self._state(anchor, base)
-        before = known.get(state)
+        visits = known.setdefault(self._state(anchor, base, horizon), [])
         now = self._note(anchor, base)
-        if before is not None:
+        best: tuple[int, int, _Visit] | None = None
+        for before in visits:
             times = self._repeats(anchor, before, now)
             if times is None:
                 anchor.states.clear()
                 return
-            if times:
-                self._jump(anchor, before, now, times)
-                anchor.states.clear()
-                anchor.jumped = True
-                return
-        known[state] = now
+            skipped = times * (now.base - before.base)
+            if times and (best is None or skipped > best[0]):
+                best = (skipped, times, before)
+        visits.append(now)
+        del visits[:-MOST_VISITS]
+        if best is not None:
+            self._jump(anchor, best[2], now, best[1])
+            anchor.jumped = True
 
-    def _sketch(self, base: int) -> Key:
+    def _horizon(self, base: int) -> int:
+        """Nothing can happen before: the next kernel event, or the first of the anchored streams.
+
+        All other streams wait for what these will do. So whatever lies before it is past: the clock of a
+        stream that waits, the time of a token, the start of an idle gap.
+        """
+        clocks = [s.t for s in self.sim.anchored]
+        # NOTE: `peek` is infinite when nothing is scheduled.
+        return int(min(base, self.sim.env.peek(), *clocks))
+
+    def _sketch(self, base: int, horizon: int) -> Key:
         """A cheap part of the state that nearly always tells two states apart."""
-        now = int(self.sim.env.now)
-        sketch = [now - base]
+        sketch: list[int | None] = []
         for s in self.sim.streams:
             sketch.append(s.pc)
-            sketch.append((s.t if s.t > now else now) - base if not s.done else 0)
+            sketch.append(s.t - base if s.t > horizon and not s.done else PAST)
         sketch.extend(len(ring.fifo) for ring in self.sim.rings)
         return tuple(sketch)
 
-    def _state(self, anchor: _Anchor, base: int) -> Key:
+    def _state(self, anchor: _Anchor, base: int, horizon: int) -> Key:
         """Everything else that can influence the future, relative to `base`."""
         sim = self.sim
         now = int(sim.env.now)
         sim.fluid.settle(now)
-        out: list[object] = []
+        # The work that running transfers have left is that at `now`.
+        out: list[object] = [now - base if sim.fluid.running else 0]
         for chan in anchor.chans:
             stamps = chan.stamps
-            while stamps and stamps[0] < now:
+            while stamps and stamps[0] < horizon:
                 stamps.popleft()
                 chan.old += 1
             out.append(chan.old)
@@ -195,12 +210,12 @@ class Folder:
                 continue
             out.append((s.state, s.state and s.t - s.arrived, s.table))
             out.append(-1 if s.cause is None else s.cause.index)
-            out.append((s.holding and (s.holding, s.release_at - base), _warmth(s, base, now)))
+            out.append((s.holding and (s.holding, s.release_at - base), _warmth(s, base, horizon)))
         out.append((sim.arbiter.held, sim.arbiter.armed))
-        out.extend(self._ring_state(ring, base, now) for ring in sim.rings)
+        out.extend(self._ring_state(ring, base, horizon) for ring in sim.rings)
         return tuple(out)
 
-    def _ring_state(self, ring: Ring, base: int, now: int) -> Key:
+    def _ring_state(self, ring: Ring, base: int, horizon: int) -> Key:
         head = ring.head
         if head is None:
             return ()
@@ -216,7 +231,11 @@ class Folder:
         else:
             key.append(head[0] - base)
         for ready, item, cause in ring.fifo:
-            key += [max(ready, now) - base, item.index, -1 if cause is None else cause.index]
+            key += [
+                ready - base if ready > horizon else PAST,
+                item.index,
+                -1 if cause is None else cause.index,
+            ]
         return tuple(key)
 
     def _note(self, anchor: _Anchor, base: int) -> _Visit:
@@ -323,12 +342,12 @@ class Folder:
         sim.fluid.active_ps += next(values)
 
 
-def _warmth(stream: Stream, base: int, now: int) -> object:
+def _warmth(stream: Stream, base: int, horizon: int) -> object:
     """State of the power ramp: nothing, cold, or how warm and since when idle."""
     ramp = stream.bound.ramp
     if ramp is None:
         return None
-    if stream.last_end is None or max(stream.t, now) - stream.last_end >= ramp.time_ps:
+    if stream.last_end is None or max(stream.t, horizon) - stream.last_end >= ramp.time_ps:
         return "cold"
     return (stream.warm, stream.last_end - base)
 
