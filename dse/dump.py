@@ -7,6 +7,7 @@ from collections.abc import Callable
 from compiler import Program, compile_graph
 from compiler.ir.text import print_graph, print_program
 from dse import summary
+from dse.costs import LawCost
 from dse.evaluation import check_dram, resolve
 from dse.point import Point
 
@@ -19,7 +20,7 @@ def dump_point(point: Point, what: str) -> str:
     if what == "graph":
         return print_graph(graph)
     check_dram(graph, arch)
-    program = compile_graph(graph, arch, options)
+    program = compile_graph(graph, arch, options, LawCost(arch))
     views: dict[str, Callable[[Program], str]] = {"program": print_program, "memory": _memory_map}
     text = views[what](program)
     if what == "memory":

@@ -13,6 +13,7 @@ from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compil
 from compiler.ir.graph import Graph
 from compiler.passes import parse_pass, run_pipeline
 from dse import summary
+from dse.costs import LawCost
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.point import Option, Point
@@ -51,11 +52,10 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
         if point.fidelity == "roofline":
             _fill_roofline(result, graph, arch, bounds)
         else:
-            bound = bind(compile_graph(graph, arch, options), arch)
+            bound = bind(compile_graph(graph, arch, options, LawCost(arch)), arch)
             trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
-            _fill_simulated(result, graph, bound, trace, bounds)
             fused = run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
-            result["ops"] = summary.op_records(bound, trace, fused)
+            _fill_simulated(result, graph, fused, bound, trace, bounds)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)
     result["provenance"] = provenance(time.perf_counter() - begun)
@@ -177,21 +177,24 @@ def _fill_roofline(result: Record, graph: Graph, arch: ArchSpec, bounds: GraphBo
 
 
 def _fill_simulated(
-    result: Record, graph: Graph, bound: BoundProgram, trace: Trace, bounds: GraphBounds
+    result: Record, graph: Graph, fused: Graph, bound: BoundProgram, trace: Trace, bounds: GraphBounds
 ) -> None:
     arch = bound.arch
     serial = program_bounds(bound).serial_ps + arch.launch_overhead
-    array = summary.array_record(bound.program, arch, matrix_dtype(graph))
+    array = summary.array_record(bound.program, arch, matrix_dtype(graph), graph.macs)
     result["digests"]["program"] = digest_value(bound.program)
     result["array"] = array
     _fill_time(result, graph, arch, trace.time_ps + arch.launch_overhead)
     result["engines"] = summary.engine_records(trace, arch)
     result["hfu"] = result["engines"][arch.tensor]["utilization"]
     result["memory"] = summary.memory_records(bound.program, arch)
+    result["ops"] = summary.op_records(bound, trace, fused)
     result["critical_path"] = summary.path_records(bound, trace)
     _fill_bounds(result, bounds, serial)
     _fill_traffic(result, arch, trace.dram_read_bytes, trace.dram_write_bytes)
-    result["audit"] = summary.audit(bound, trace, graph, array=array, bounds=bounds, serial=serial)
+    result["audit"] = summary.audit(
+        bound, trace, graph, fused=fused, array=array, bounds=bounds, serial=serial
+    )
     result["warnings"] = _warnings(result)
 
 

@@ -122,6 +122,8 @@ def _summary(record: Record) -> Table:
     if array and array["padded_macs"] is not None:
         shape = f"{array['rows']} x {array['cols']}" + (f" x {array['units']}" if array["units"] > 1 else "")
         other = f"{show_number(array['other_macs'])}MAC not of the model, "
+        if array["masked_macs"]:
+            other += f"{show_number(array['masked_macs'])}MAC masked out, "
         padded = f"{show_number(array['padded_macs'])}MAC padding"
         table.add_row("array", shape, other + padded)
     return table

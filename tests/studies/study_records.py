@@ -16,7 +16,7 @@ def good(
     record["mfu"], record["hfu"], record["mbu"] = 0.4, 0.5, 0.25
     record["array"] = {
         "rows": 128, "cols": 128, "units": 1, "dtype": "bf16", "peak_flops_per_s": 90 * 10**12,
-        "model_macs": 10, "other_macs": 0, "padded_macs": 2,
+        "model_macs": 10, "masked_macs": 0, "other_macs": 0, "padded_macs": 2,
     }  # fmt: skip
     half = time_ps // 2
     record["engines"] = {
