@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from compiler.kernels import attention, conv, decode, elementwise, matmul, norm, pool, rope
+from compiler.kernels import (
+    attention,
+    conv,
+    decode,
+    elementwise,
+    matmul,
+    norm,
+    pool,
+    rope,
+    softmax,
+    tokens,
+    transpose,
+)
 from compiler.kernels.wants import Kernel
 
 __all__ = ["KERNELS", "Kernel"]
@@ -19,5 +31,11 @@ KERNELS: dict[str, Kernel] = {
     "binary": elementwise.BINARY,
     "conv2d": conv.KERNEL,
     "pool2d": pool.POOL,
+    "softmax": softmax.SOFTMAX,
+    "reduce": softmax.REDUCE,
+    "embedding": transpose.EMBEDDING,
+    "transpose2d": transpose.TRANSPOSE,
+    "take-rows": tokens.TAKE_ROWS,
+    "assemble-tokens": tokens.ASSEMBLE_TOKENS,
     "global-avg-pool": pool.GLOBAL_AVG_POOL,
 }

@@ -60,10 +60,12 @@ def _flat_strips(port: Port, partitions: int) -> list[Strip]:
 def strip_block(site: Site, length: int, item_bytes: int, reserve: int = 0) -> int:
     """Elements of a strip to work on at once, where each takes `item_bytes` over all tiles.
 
-    A few tiles a strip, long enough for full transfers, and within the scratchpad.
+    A few tiles a strip, long enough for full transfers, and within the scratchpad (tiles are aligned to
+    64 B, and there are four at most).
     """
-    room = site.arch.partition_bytes(site.arch.scratchpad) - reserve
-    fits = max(1, room // (item_bytes * site.slots) - 64)  # tiles are aligned to 64 B
+    room = site.arch.partition_bytes(site.arch.scratchpad)
+    room -= min(reserve, room // 2)
+    fits = max(1, (room // site.slots - 4 * 64) // item_bytes, room // (2 * item_bytes * site.slots))
     wanted = max(LONG_RUN // item_bytes, -(-length // FEW), 1)
     return min(length, fits, wanted)
 

@@ -1,0 +1,123 @@
+"""Turning rows into features through the array: `Transpose2d` and `Embedding`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Builder, Range, Tensor
+from compiler.errors import Infeasible, Shortfall
+from compiler.ir.dtype import dtype_bytes
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR
+from compiler.kernels.site import Site
+from compiler.kernels.strips import LONG_RUN, blocked, tile_counts
+from compiler.kernels.wants import Features, Fixed, Kernel, Want
+
+_PLAIN = Fixed(ROW_MAJOR)
+
+
+def _transpose_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (_PLAIN, _PLAIN)
+
+
+def _embedding_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (_PLAIN, _PLAIN, Features())
+
+
+def _rows_at_once(site: Site, dtype: str) -> int:
+    """Rows the array transposes at once; 0 if it cannot take the type."""
+    arch = site.arch
+    if dtype not in arch.array.passes:
+        return 0
+    bank = arch.bank_bytes(arch.accumulator) // dtype_bytes(dtype)
+    return min(arch.array.rows, arch.array.moving_max, bank, arch.partitions(arch.scratchpad))
+
+
+def _columns_at_once(site: Site) -> int:
+    """Columns the array transposes at once: they become partitions."""
+    arch = site.arch
+    return min(arch.array.cols, arch.partitions(arch.accumulator), arch.partitions(arch.scratchpad))
+
+
+def _turn(b: Builder, site: Site, dst: Tensor, src: Tensor, rows: int, first: int, out: Range) -> None:
+    """`dst[:, out] = src[rows, columns from first]^T` through the accumulators, without changing the type."""
+    turned = b.accumulator((dst.shape[0], rows), dtype=src.dtype, slots=site.slots, name="turned")
+    b.transpose(turned[:], src[(0, rows), (first, dst.shape[0])])
+    b.copy(dst[:, (out.start, out.size)], turned[:])
+
+
+def transpose2d(b: Builder, site: Site) -> None:
+    """Lower `Transpose2d`: strips of rows in, strips of columns out."""
+    x, out = site.inputs[0], site.outputs[0]
+    rows, columns = x.type.shape
+    step = _rows_at_once(site, x.type.dtype)
+    if not step:  # the array does not take the type: element by element, slow but right
+        b.dma(out.tensor[:], x.tensor.permute(1, 0)[:], "aux")
+        return
+    size, slots = dtype_bytes(x.type.dtype), site.slots
+    room = site.arch.partition_bytes(site.arch.scratchpad) // slots - 256
+    wide = _columns_at_once(site)
+    at_once = max(1, min(-(-rows // step), LONG_RUN // (step * size), room // ((step + wide) * size)))
+    for r in b.tiles(rows, min(rows, step * at_once), "r"):
+        pieces = tile_counts(r.size, step)
+        for c in b.tiles(columns, min(columns, wide), "c"):
+            y = b.scratch((c.size, r.size), out.type.dtype, slots=slots, name="y")
+            for first, count, height in pieces:
+                for t in b.tiles(count, 1, "t"):
+                    at = t.start * step + first * step
+                    tile = b.scratch((height, c.size), x.type.dtype, slots=slots, name="x")
+                    b.dma(tile[:], x.tensor[(r.start + at, height), (c.start, c.size)], "input")
+                    _turn(b, site, y, tile, height, 0, Range(at, height, at))
+            with b.stage(1):
+                b.dma(out.tensor[(c.start, c.size), (r.start, r.size)], y[:], "output")
+
+
+def embedding(b: Builder, site: Site) -> None:
+    """Lower `Embedding`: gather rows onto partitions, turn them, store features.
+
+    Raises Infeasible where the DMA cannot gather or the array cannot take the type.
+    """
+    ids, table = site.inputs
+    out = site.outputs[0]
+    step = _rows_at_once(site, table.type.dtype)
+    if not site.arch.dma.gather:
+        raise _unable(site, "dma-gather", "dma", "transfers that gather rows", "dma.gather: true")
+    if not step:
+        need = f"engines.{site.arch.tensor}.passes.{table.type.dtype}"
+        raise _unable(site, "array-dtype", site.arch.tensor, f"{table.type.dtype} on the array", need)
+    tokens, features = out.type.shape
+    target = blocked(out)
+    for t in b.tiles(tokens, min(tokens, step), "t"):
+        index = b.scratch((t.size, 1), "int32", slots=site.slots, name="ids")
+        b.dma(index[:], ids.tensor[((t.start, t.size),)], "aux")
+        for first, count, wide in tile_counts(features, out.block):
+            at_once = _blocks_at_once(site, t.size, wide, count)
+            for f in b.tiles(count, at_once, "f"):
+                start = (f.start + first) * out.block
+                rows = b.scratch((t.size, f.size * wide), table.type.dtype, slots=site.slots, name="rows")
+                b.gather(rows[:], table.tensor[0, (start, f.size * wide)], index[:], features)
+                y = b.scratch((wide, f.size, t.size), out.type.dtype, slots=site.slots, name="y")
+                for j in b.tiles(f.size, 1, "j"):
+                    turned = b.accumulator(
+                        (wide, t.size), dtype=table.type.dtype, slots=site.slots, name="turned"
+                    )
+                    b.transpose(turned[:], rows[:, (j.start * wide, wide)])
+                    b.copy(y[:, j.start], turned[:])
+                with b.stage(1):
+                    b.dma(target[(0, wide), (f.start + first, f.size), (t.start, t.size)], y[:], "output")
+
+
+def _blocks_at_once(site: Site, tokens: int, wide: int, blocks: int) -> int:
+    """Feature blocks whose rows and turned rows fit the scratchpad."""
+    size = dtype_bytes(site.outputs[0].type.dtype)
+    room = site.arch.partition_bytes(site.arch.scratchpad) // site.slots - 256
+    return max(1, min(blocks, room // ((wide + tokens) * size)))
+
+
+def _unable(site: Site, code: str, resource: str, what: str, fix: str) -> Infeasible:
+    return Infeasible(Shortfall(code, resource, 1, 0, what, ((site.name, 1),), fix))
+
+
+TRANSPOSE = Kernel(_transpose_wants, transpose2d)
+EMBEDDING = Kernel(_embedding_wants, embedding)
