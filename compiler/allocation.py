@@ -2,7 +2,8 @@
 
 Lifetimes are intervals of positions in program order. A buffer that rotates over several slots, or is
 made anew in every iteration while an outer one stays, lives through the whole of its loop; one with a
-single slot lives from its first to its last use at the level of its home loop.
+single slot lives from its first to its last use at the level of its home loop. Where there is room,
+bytes rest for a while before they are used again, so that later work need not wait for earlier work.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from compiler.errors import Infeasible, Shortfall
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import Buffer, operands
 
+SLACKS = (512, 128, 32, 8)  # positions a buffer is kept after its last use, if there is room for that
 ALIGNMENT = 64  # bytes; assumed: one DMA beat
 
 
@@ -112,9 +114,15 @@ def _place_on_chip(
 ) -> None:
     """Place all; while they do not fit, give up slots of the largest: less overlap, but it runs."""
     limit = arch.partition_bytes(memory)
+    for slack in SLACKS:
+        relaxed: dict[str, Buffer] = {}
+        top = _pack(memory, buffers, alive, arch, relaxed, slack)
+        if relaxed[top].address + relaxed[top].nbytes <= limit:
+            placed.update(relaxed)
+            return
     while True:
         fresh: dict[str, Buffer] = {}
-        top = _pack(memory, buffers, alive, arch, fresh)
+        top = _pack(memory, buffers, alive, arch, fresh, 0)
         if fresh[top].address + fresh[top].nbytes <= limit:
             placed.update(fresh)
             return
@@ -134,6 +142,7 @@ def _pack(
     alive: dict[str, tuple[Lifetime, Lifetime]],
     arch: ArchSpec,
     placed: dict[str, Buffer],
+    slack: int,
 ) -> str:
     """Largest first, each at the lowest address that is free for its whole life; return the topmost."""
     bank = arch.bank_bytes(memory) if arch.memories[memory].kind == "accumulator" else 0
@@ -142,7 +151,7 @@ def _pack(
     for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
         step, align = _step(b.slot_bytes, bank)
         size, life = step * b.slots, alive[b.name][b.slots > 1]
-        born, dies = life.first, life.last
+        born, dies = life.first, life.last + slack
         address = 0
         for lo, hi, first, last in done:
             if first <= dies and born <= last:

@@ -2,7 +2,8 @@
 
 A stream that runs children of one loop at several stages is software-pipelined: its early children
 run ahead by the difference, with a prologue in front and an epilogue behind. Other streams keep their
-own shape; channels carry one token an iteration whatever the shape.
+own shape; channels carry one token an iteration whatever the shape. A loop with fewer iterations than
+stages is pipelined on no stream, since a stream in plain order would wait for one that is ahead.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class _Emitter:
             return [_substitute(n, zero, None) for _, nodes in parts for n in nodes]
         first = min(stage for stage, _ in parts)
         depth = max(stage for stage, _ in parts) - first
-        if depth == 0 or loop.count <= depth:
+        if depth == 0 or loop.count <= max(child.stage for child in loop.body):
             body = tuple(n for _, nodes in parts for n in nodes)
             return [Loop(loop.var, loop.count, body, loop.region)]
         _check_order(loop, stream, self._graph)

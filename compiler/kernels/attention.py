@@ -7,7 +7,8 @@ products contract over partitions and only p is transposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
@@ -17,24 +18,25 @@ from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.flash import (
     MASKED,
-    SKEW,
     Chunk,
     FlashTile,
     Lane,
     Sizes,
     Source,
     Start,
+    Step,
     Work,
     all_chunks,
     choose_chunk,
     copies,
-    chunk_step,
+    run_steps,
+    split_last,
 )
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import Attention
 
-UNROLLED_GROUPS = 8  # causal diagonals are cut to size while there are at most so many groups of chunks
+UNROLLED_STEPS = 48  # steps of one head that are written out, as one pipeline, rather than in loops
 
 
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -120,8 +122,9 @@ class _Prefill:
     def _make_mask(self) -> Tensor:
         """[rows, tile in chunk, chunk]: 0 where a query of that tile may see the key, else very negative."""
         b, rows, chunk = self.b, self.rows, min(self.sizes.chunk, self.seq)
-        many = -(-self.seq // self.sizes.chunk) > UNROLLED_GROUPS
-        shape = (rows, max(1, chunk // rows), chunk) if many else (rows, 1, rows)
+        groups = -(-self.seq // self.sizes.chunk)
+        looped = (self.sizes.chunk // rows) * groups * (groups + 1) // 2 > UNROLLED_STEPS
+        shape = (rows, -(-chunk // rows), chunk) if looped else (rows, 1, rows)
         mask = b.scratch(shape, "fp32", name="mask")
         b.memset(mask[:], 0.0)
         for j in range(shape[1]):
@@ -156,55 +159,78 @@ class _Prefill:
     # ---- query tiles -----------------------------------------------------------------------------
     def _heads(self, batch: Affine, heads: list[tuple[Affine, Source]]) -> None:
         """All query rows of a few heads, in groups of one chunk of rows that is loaded and stored at once."""
-        b, chunk = self.b, self.sizes.chunk
-        if not self.op.causal:
-            for rows in b.tiles(self.seq, chunk, "qg"):
-                group = self._open(batch, heads, rows)
-                for q in b.tiles(rows.size, self.rows, "q"):
-                    work = group.work(q)
-                    stage = all_chunks(b, work, self.sizes, self.seq)
-                    group.finish(work, q, stage)
-                group.store()
-            return
+        chunk = self.sizes.chunk
         groups = -(-self.seq // chunk)
-        for g in range(groups):
-            rows = Range(Affine(g * chunk), min(chunk, self.seq - g * chunk), Affine(g))
-            group = self._open(batch, heads, rows)
-            if groups > UNROLLED_GROUPS and rows.size == chunk:
-                self._diagonal_in_a_loop(group, g)
-            else:
-                self._diagonal_cut_to_size(group, g)
-            group.store()
+        tiles = chunk // self.rows
+        steps = tiles * groups * (groups + 1) // 2 if self.op.causal else tiles * groups * groups
+        if steps <= UNROLLED_STEPS:
+            self._unrolled(batch, heads, groups)
+        elif self.op.causal:
+            for g in range(groups):
+                self._causal_group(batch, heads, g)
+        else:
+            for rows in self.b.tiles(self.seq, chunk, "qg"):
+                group = self._open(batch, heads, rows)
+                for q in self.b.tiles(rows.size, self.rows, "q"):
+                    work = group.work(q)
+                    split_last(self.b, work, self.sizes, self.seq, partial(group.finish, work, q))
+                group.store()
 
     def _open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> _Group:
         return _Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
 
-    def _causal(self, group: _Group, q: Range, g: int, width: int, mask: Access) -> None:
-        """The `g` whole chunks in front of the diagonal, all visible, then `width` keys of it, masked."""
-        work, chunk = group.work(q), self.sizes.chunk
-        if g == 0:
-            chunk_step(self.b, work, 0, width, mask=mask, first=True, pipelined=True)
-            group.finish(work, q, SKEW)
-            return
-        chunk_step(self.b, work, 0, chunk, first=True)
-        if g > 1:
-            with self.b.loop(g - 1, "c") as c:
-                chunk_step(self.b, work, (c + 1) * chunk, chunk, pipelined=g > 2)
-        chunk_step(self.b, work, g * chunk, width, mask=mask)
-        group.finish(work, q, 0)
+    def _rows(self, g: int) -> Range:
+        chunk = self.sizes.chunk
+        return Range(Affine(g * chunk), min(chunk, self.seq - g * chunk), Affine(g))
 
-    def _diagonal_cut_to_size(self, group: _Group, g: int) -> None:
-        """Each query tile sees just the keys it may, so only its own square needs a mask."""
-        assert self.mask is not None
-        for at in range(0, group.size, self.rows):
-            q = Range(Affine(at), min(self.rows, group.size - at), Affine())
-            self._causal(group, q, g, at + q.size, self.mask[(0, q.size), 0, (0, q.size)])
+    def _unrolled(self, batch: Affine, heads: list[tuple[Affine, Source]], groups: int) -> None:
+        """Few steps: one software pipeline through all query tiles."""
+        steps: list[Step] = []
+        for g in range(groups):
+            group = self._open(batch, heads, self._rows(g))
+            for at in range(0, group.size, self.rows):
+                q = Range(Affine(at), min(self.rows, group.size - at), Affine())
+                work = group.work(q)
+                steps += self._row_steps(work, g, at, q.size)
+                last = at + q.size == group.size
+                steps[-1] = replace(steps[-1], done=partial(_close, group, work, q, last))
+        run_steps(self.b, steps)
 
-    def _diagonal_in_a_loop(self, group: _Group, g: int) -> None:
-        """One body for all query tiles of the group; keys behind the diagonal are computed and masked."""
+    def _row_steps(self, work: list[Work], g: int, at: int, rows: int) -> list[Step]:
+        """The chunks that a query tile at `at` in group `g` sees; the diagonal is cut to what it may see."""
+        chunk = self.sizes.chunk
+        if not self.op.causal:
+            starts = range(0, self.seq, chunk)
+            return [Step(work, s, min(chunk, self.seq - s), first=s == 0) for s in starts]
         assert self.mask is not None
+        mask = self.mask[(0, rows), 0, (0, rows)]
+        before = [Step(work, c * chunk, chunk, first=c == 0) for c in range(g)]
+        return [*before, Step(work, g * chunk, at + rows, first=g == 0, mask=mask)]
+
+    def _causal_group(self, batch: Affine, heads: list[tuple[Affine, Source]], g: int) -> None:
+        """Many steps: the chunks in front of the diagonal in a loop, one body for all whole query tiles.
+
+        Keys behind the diagonal are computed and masked.
+        """
+        assert self.mask is not None
+        group = self._open(batch, heads, self._rows(g))
         for q in self.b.tiles(group.size, self.rows, "q"):
-            self._causal(group, q, g, self.sizes.chunk, self.mask[:, q.index])
+            work = group.work(q)
+            width = min(self.sizes.chunk, group.size)
+            mask = self.mask[(0, q.size), q.index, (0, width)]
+            done = partial(group.finish, work, q)
+            diagonal = Step(work, g * self.sizes.chunk, width, first=g == 0, mask=mask, done=done)
+            if g:
+                all_chunks(self.b, work, self.sizes, g * self.sizes.chunk, diagonal)
+            else:
+                run_steps(self.b, [diagonal])
+        group.store()
+
+
+def _close(group: _Group, work: list[Work], q: Range, last: bool) -> None:
+    group.finish(work, q)
+    if last:
+        group.store()
 
 
 class _Group:
@@ -220,7 +246,6 @@ class _Group:
         heads: list[tuple[Affine, Source]],
     ) -> None:
         self.b, self.site, self.sizes, self.start, self.size, self.heads = b, site, sizes, start, size, heads
-        self.stage = 0
         shape = (sizes.head_block, sizes.head_blocks, size)
         self.queries = [b.scratch(shape, sizes.dtype, slots=site.slots, name="q") for _ in heads]
         self.results = [b.scratch(shape, sizes.dtype, slots=site.slots, name="ot") for _ in heads]
@@ -242,17 +267,15 @@ class _Group:
             for tile, (_, source) in zip(self.queries, self.heads, strict=True)
         ]
 
-    def finish(self, work: list[Work], q: Range, stage: int) -> None:
+    def finish(self, work: list[Work], q: Range) -> None:
         """Normalise, transpose and keep the results of `q`."""
-        self.stage = max(self.stage, stage)
         for item, result in zip(work, self.results, strict=True):
-            turned = item.tile.finish(stage)
-            with self.b.stage(stage):
-                self.b.copy(result[:, :, (q.start, q.size)], turned[:])
+            turned = item.tile.finish()
+            self.b.copy(result[:, :, (q.start, q.size)], turned[:, :, (0, q.size)])
 
     def store(self) -> None:
         """Write the whole group back."""
-        with self.b.stage(self.stage + 1):
+        with self.b.stage(1):
             for tile, (head, _) in zip(self.results, self.heads, strict=True):
                 self.b.dma(self._window(self.site.outputs[0].tensor, head), tile[:], "output")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
@@ -16,15 +17,16 @@ from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
 from compiler.isa import Affine
 from compiler.kernels.flash import (
+    SKEW,
     Chunk,
     FlashTile,
     Lane,
     Sizes,
     Start,
     Work,
-    all_chunks,
     choose_chunk,
     copies,
+    split_last,
 )
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
@@ -161,16 +163,28 @@ def decode_attention(b: Builder, site: Site) -> None:
                 first = kv.start + way * pack.heads
                 firsts.append((first, heads))
                 lanes = tuple(_lane(padded, first + i, i, pack) for i in range(heads))
-                tile = FlashTile(b, site, sizes, heads * pack.rows)
+                tile = FlashTile(b, site, sizes, heads * pack.rows, skew=SKEW)
                 work.append(Work(tile, lanes, _Cache(b, site, sizes, batch.start, first, heads)))
-            stage = all_chunks(b, work, sizes, op.length)
-            for item, (first, heads) in zip(work, firsts, strict=True):
-                turned = item.tile.finish(stage).split(2, pack.rows)
-                with b.stage(stage):
-                    for h in range(sizes.head_blocks):
-                        target = results[:, (first, heads), :, h, batch.start]
-                        b.copy(target, turned[:, h, (0, heads), (0, group)])
+            store = partial(_store, b, sizes, pack, results, work, firsts, batch.start)
+            split_last(b, work, sizes, op.length, store)
     b.dma(site.outputs[0].tensor[:], results[:], "output")
+
+
+def _store(
+    b: Builder,
+    sizes: Sizes,
+    pack: _Packing,
+    results: Tensor,
+    work: list[Work],
+    firsts: list[tuple[Affine, int]],
+    batch: Affine,
+) -> None:
+    """Keep the results of some kv heads: [block, kv head, group, block no., sequence]."""
+    for item, (first, heads) in zip(work, firsts, strict=True):
+        turned = item.tile.finish().split(2, pack.rows)
+        for h in range(sizes.head_blocks):
+            target = results[:, (first, heads), :, h, batch]
+            b.copy(target, turned[:, h, (0, heads), (0, results.shape[2])])
 
 
 def _pad_queries(

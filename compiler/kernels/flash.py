@@ -26,8 +26,8 @@ MASKED = -1.0e9  # added to scores that must not count; exp of it is 0 in every 
 class Chunk:
     """Keys and values of one chunk on chip.
 
-    `keys(head, h, at, width)` is [head block, width] of key/value head `head` (counted within the
-    source), piece `h` of the head dimension; `values(head, tile, rows, columns)` is [rows, columns]: some of the head dimension.
+    `keys(head, h, at, width)` is [head block, width] of key/value head `head` (counted within the source),
+    piece `h` of the head dimension; `values(head, tile, rows, columns)` is [rows, columns] of it.
     """
 
     keys: Callable[[int, int, int, int], Access]
@@ -103,6 +103,14 @@ def choose_chunk(site: Site, rows: int, head_dim: int, length: int, dtype: str, 
     return chunk
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The exponentials of a chunk, and the factor for the output so far (None: there is none yet)."""
+
+    tile: Tensor
+    alpha: Tensor | None
+
+
 class FlashTile:
     """The running state of one tile of query rows.
 
@@ -110,87 +118,92 @@ class FlashTile:
     before it is divided by `total`.
     """
 
-    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int) -> None:
-        """State tiles live in the innermost loop that is open now."""
+    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, *, skew: int = 0) -> None:
+        """State tiles live in the innermost loop that is open now; it pipelines steps `skew` stages apart."""
         self.b, self.site, self.sizes, self.rows = b, site, sizes, rows
         self.shift = b.scratch((rows, 1), "fp32", slots=site.slots, name="shift")
-        self.total = b.scratch((rows, 1), "fp32", slots=SKEW + 1, need=SKEW + 1, name="sum")
+        self.total = b.scratch((rows, 1), "fp32", slots=max(site.slots, skew + 1), need=skew + 1, name="sum")
         self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=site.slots, name="o")
         arch = site.arch
         self.piece = min(arch.array.moving_max, arch.bank_bytes(arch.accumulator) // 4)  # columns a matmul
-        self._scores: Tensor | None = None
-        self._weights: Tensor | None = None
-        self._alpha: Tensor | None = None
 
     # ---- stage 0 ---------------------------------------------------------------------------------
-    def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> None:
+    def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> Tensor:
         """q k^T of a chunk."""
-        b, sizes, piece = self.b, self.sizes, self.piece
-        self._scores = b.accumulator((self.rows, width), slots=sizes.copies, name="scores")
+        b, sizes = self.b, self.sizes
+        scores = b.accumulator((self.rows, width), slots=sizes.copies, name="scores")
         for lane in lanes:
-            for at in range(0, width, piece):
-                size = min(piece, width - at)
+            for at in range(0, width, self.piece):
+                size = min(self.piece, width - at)
                 for h in range(sizes.head_blocks):
                     b.matmul(
-                        self._scores[(lane.first, lane.rows), (at, size)],
+                        scores[(lane.first, lane.rows), (at, size)],
                         lane.query(h),
                         chunk.keys(lane.head, h, at, size),
                         reset=None if h else (),
                     )
+        return scores
 
-    def softmax(self, width: int, mask: Access | None, *, first: bool) -> None:
+    def softmax(self, scores: Tensor, mask: Access | None, *, first: bool, skew: int) -> Weights:
         """Running shift, exponentials and sums; `mask` is added to the last columns of the scores."""
-        b, sizes, rows = self.b, self.sizes, self.rows
-        assert self._scores is not None
-        scores = self._scores
+        b, scale, rows, width = self.b, self.sizes.scale, self.rows, scores.shape[1]
         if mask is not None:
-            columns = mask.free_elements
-            part = scores[:, (width - columns, columns)]
+            part = scores[:, (width - mask.free_elements, mask.free_elements)]
             b.tensor_tensor(part, part, mask, "add")
-        shift = b.scratch((rows, 1), "fp32", slots=self.site.slots, name="new")
+        peak, part_sum = self._column("peak"), self._column("part")
+        b.reduce(peak[:], scores[:], "max")
+        weights = b.scratch((rows, width), self.sizes.dtype, slots=self.site.slots, name="p")
         if first:
-            b.reduce(shift[:], scores[:], "max")
-            b.tensor_scalar(self.shift[:], shift[:], "multiply", -sizes.scale)
-            shift = self.shift
-        else:
-            peak = b.scratch((rows, 1), "fp32", slots=self.site.slots, name="peak")
-            b.reduce(peak[:], scores[:], "max")
-            b.tensor_scalar(shift[:], peak[:], "multiply", -sizes.scale, "min", self.shift[:])
-            self._alpha = b.scratch((rows, 1), "fp32", slots=SKEW + 1, need=SKEW + 1, name="alpha")
-            b.activate(self._alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
-            b.copy(self.shift[:], shift[:])
-        self._weights = b.scratch((rows, width), sizes.dtype, slots=self.site.slots, name="p")
-        target = self.total if first else b.scratch((rows, 1), "fp32", slots=self.site.slots, name="part")
-        b.activate(self._weights[:], scores[:], "exp", scale=sizes.scale, bias=shift[:], accumulate=target[:])
-        if not first:
-            assert self._alpha is not None
-            b.tensor_scalar(self.total[:], self.total[:], "multiply", self._alpha[:], "add", target[:])
+            b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale)
+            b.activate(
+                weights[:], scores[:], "exp", scale=scale, bias=self.shift[:], accumulate=self.total[:]
+            )
+            return Weights(weights, None)
+        shift = self._column("new")
+        b.tensor_scalar(shift[:], peak[:], "multiply", -scale, "min", self.shift[:])
+        alpha = b.scratch(
+            (rows, 1), "fp32", slots=max(self.site.slots, skew + 1), need=skew + 1, name="alpha"
+        )
+        b.activate(alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
+        b.copy(self.shift[:], shift[:])
+        b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=part_sum[:])
+        b.tensor_scalar(self.total[:], self.total[:], "multiply", alpha[:], "add", part_sum[:])
+        return Weights(weights, alpha)
+
+    def _column(self, name: str) -> Tensor:
+        return self.b.scratch((self.rows, 1), "fp32", slots=self.site.slots, name=name)
 
     # ---- stages 1 and 2 --------------------------------------------------------------------------
-    def transpose(self, width: int) -> Tensor:
+    def transpose(self, weights: Weights) -> Tensor:
         """p^T: keys on partitions, [key tile, tiles, rows]."""
-        b, sizes = self.b, self.sizes
-        assert self._weights is not None
+        b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
         tiles = -(-width // sizes.key_tile)
-        moved = b.accumulator(
-            (sizes.key_tile, tiles, self.rows), slots=sizes.copies, dtype=sizes.dtype, name="p.t"
-        )
+        moved = self._turned(sizes.key_tile, tiles, "p.t")
         kept = b.scratch((sizes.key_tile, tiles, self.rows), sizes.dtype, slots=self.site.slots, name="pt")
         for j in range(tiles):
             size = min(sizes.key_tile, width - j * sizes.key_tile)
-            b.transpose(moved[(0, size), j], self._weights[:, (j * sizes.key_tile, size)])
+            b.transpose(moved[(0, size), j, (0, self.rows)], weights.tile[:, (j * sizes.key_tile, size)])
         whole, rest = divmod(width, sizes.key_tile)
         if whole:
-            b.copy(kept[:, (0, whole)], moved[:, (0, whole)])
+            b.copy(kept[:, (0, whole)], moved[:, (0, whole), (0, self.rows)])
         if rest:
-            b.copy(kept[(0, rest), whole], moved[(0, rest), whole])
+            b.copy(kept[(0, rest), whole], moved[(0, rest), whole, (0, self.rows)])
         return kept
 
-    def accumulate(
-        self, lanes: Sequence[Lane], chunk: Chunk, kept: Tensor, width: int, *, first: bool
-    ) -> None:
+    def _turned(self, partitions: int, pieces: int, name: str) -> Tensor:
+        """Room for transposes, [partitions, pieces, rows], each piece within one accumulator bank."""
+        bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // dtype_bytes(self.sizes.dtype)
+        share = bank
+        while share % 2 == 0 and share // 2 >= self.rows:
+            share //= 2
+        rows = self.rows if pieces * self.rows <= bank else max(share, self.rows)
+        return self.b.accumulator(
+            (partitions, pieces, rows), slots=self.sizes.copies, dtype=self.sizes.dtype, name=name
+        )
+
+    def accumulate(self, lanes: Sequence[Lane], chunk: Chunk, kept: Tensor, weights: Weights) -> None:
         """o = o * alpha + p v."""
-        b, sizes = self.b, self.sizes
+        b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
         product = b.accumulator((self.rows, sizes.head_dim), slots=sizes.copies, name="pv")
         for lane in lanes:
             for at in range(0, sizes.head_dim, self.piece):
@@ -203,72 +216,116 @@ class FlashTile:
                         chunk.values(lane.head, j, size, columns),
                         reset=None if j else (),
                     )
-        if first:
+        if weights.alpha is None:
             b.copy(self.out[:], product[:])
-            return
-        assert self._alpha is not None
-        b.tensor_tensor(self.out[:], self.out[:], product[:], "add", scale=self._alpha[:])
+        else:
+            b.tensor_tensor(self.out[:], self.out[:], product[:], "add", scale=weights.alpha[:])
 
-    def finish(self, stage: int) -> Tensor:
-        """The result, head dimension on partitions, in the accumulators: [head block, blocks, rows].
+    def divide(self) -> None:
+        """The output is complete: divide it by the sums."""
+        shape = (self.rows, self.sizes.head_dim)
+        self.final = self.b.scratch(shape, self.sizes.dtype, slots=self.site.slots, name="o.n")
+        self.b.tensor_scalar(self.final[:], self.out[:], "divide", self.total[:])
 
-        `stage` is what `all_chunks` returned.
-        """
-        b, sizes = self.b, self.sizes
-        final = b.scratch((self.rows, sizes.head_dim), sizes.dtype, slots=self.site.slots, name="o.n")
-        shape = (sizes.head_block, sizes.head_blocks, self.rows)
-        turned = b.accumulator(shape, slots=sizes.copies, dtype=sizes.dtype, name="o.t")
-        with b.stage(stage):
-            b.tensor_scalar(final[:], self.out[:], "divide", self.total[:])
-            for h in range(sizes.head_blocks):
-                b.transpose(turned[:, h], final[:, (h * sizes.head_block, sizes.head_block)])
+    def finish(self) -> Tensor:
+        """The result with the head dimension on partitions: [head block, blocks, rows or more]."""
+        sizes = self.sizes
+        turned = self._turned(sizes.head_block, sizes.head_blocks, "o.t")
+        for h in range(sizes.head_blocks):
+            columns = (h * sizes.head_block, sizes.head_block)
+            self.b.transpose(turned[:, h, (0, self.rows)], self.final[:, columns])
         return turned
 
 
-def chunk_step(
-    b: Builder,
-    work: Sequence[Work],
-    start: Start,
-    width: int,
-    *,
-    mask: Access | None = None,
-    first: bool = False,
-    pipelined: bool = False,
-) -> None:
-    """One chunk of keys for several independent tiles, interleaved so that one fills the other's gaps.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One chunk of keys for several independent tiles; `done` is called when its output is in."""
 
-    `pipelined`: the steps run at stages 0, 1 and 2 of the innermost loop.
-    """
-    sources: list[Source] = []
-    chunks: list[Chunk] = []
-    for item in work:  # tiles may share a source: load it once
-        known = next((c for s, c in zip(sources, chunks, strict=True) if s is item.source), None)
-        sources.append(item.source)
-        chunks.append(known or item.source.chunk(start, width))
-    for item, chunk in zip(work, chunks, strict=True):
-        item.tile.scores(item.lanes, chunk, width)
-    for item in work:
-        item.tile.softmax(width, mask, first=first)
-    with b.stage(SKEW // 2 if pipelined else 0):
-        kept = [item.tile.transpose(width) for item in work]
-    with b.stage(SKEW if pipelined else 0):
-        for item, chunk, turned in zip(work, chunks, kept, strict=True):
-            item.tile.accumulate(item.lanes, chunk, turned, width, first=first)
+    work: Sequence[Work]
+    start: Start
+    width: int
+    first: bool = False
+    mask: Access | None = None
+    done: Callable[[], None] | None = None
 
 
-def all_chunks(b: Builder, work: Sequence[Work], sizes: Sizes, length: int) -> int:
-    """Every chunk of `length` keys; the first one starts the running state. Return the stage it ends at.
+class _Open:
+    """A step under way. Its tiles are interleaved, so that one fills the other's gaps."""
 
-    A single chunk is pipelined over the loop around it, several over their own loop.
-    """
-    if length <= sizes.chunk:
-        chunk_step(b, work, 0, length, first=True, pipelined=True)
-        return SKEW
-    chunk_step(b, work, 0, sizes.chunk, first=True)
-    whole, rest = divmod(length - sizes.chunk, sizes.chunk)
-    if whole:
+    def __init__(self, step: Step, skew: int) -> None:
+        self.step = step
+        sources: list[Source] = []
+        self.chunks: list[Chunk] = []
+        for item in step.work:  # tiles may share a source: load it once
+            known = next((c for s, c in zip(sources, self.chunks, strict=True) if s is item.source), None)
+            sources.append(item.source)
+            self.chunks.append(known or item.source.chunk(step.start, step.width))
+        both = list(zip(step.work, self.chunks, strict=True))
+        scores = [item.tile.scores(item.lanes, chunk, step.width) for item, chunk in both]
+        self.weights = [
+            item.tile.softmax(s, step.mask, first=step.first, skew=skew)
+            for item, s in zip(step.work, scores, strict=True)
+        ]
+        self.kept: list[Tensor] = []
+
+    def transpose(self) -> None:
+        for item, weights in zip(self.step.work, self.weights, strict=True):
+            self.kept.append(item.tile.transpose(weights))
+
+    def accumulate(self) -> None:
+        for i, item in enumerate(self.step.work):
+            item.tile.accumulate(item.lanes, self.chunks[i], self.kept[i], self.weights[i])
+            if self.step.done is not None:
+                item.tile.divide()
+
+    def finish(self) -> None:
+        if self.step.done is not None:
+            self.step.done()
+
+
+def run_steps(b: Builder, steps: Sequence[Step]) -> None:
+    """A sequence of steps, each one's softmax under the array's work for the next ones."""
+    under_way: list[_Open] = []
+    for i in range(len(steps) + SKEW + 1):
+        if i < len(steps):
+            under_way.append(_Open(steps[i], 0))
+        if 0 <= i - SKEW // 2 < len(steps):
+            under_way[i - SKEW // 2].transpose()
+        if 0 <= i - SKEW < len(steps):
+            under_way[i - SKEW].accumulate()
+        if i > SKEW:
+            under_way[i - SKEW - 1].finish()
+
+
+def run_staged(b: Builder, step: Step) -> None:
+    """The same for the one step in a loop, over its iterations."""
+    opened = _Open(step, SKEW)
+    with b.stage(SKEW // 2):
+        opened.transpose()
+    with b.stage(SKEW):
+        opened.accumulate()
+    with b.stage(SKEW + 1):
+        opened.finish()
+
+
+def all_chunks(b: Builder, work: Sequence[Work], sizes: Sizes, length: int, last: Step) -> None:
+    """Every whole chunk of the first `length` keys, most of them in a loop; then `last`."""
+    chunk = sizes.chunk
+    run_steps(b, [Step(work, 0, min(chunk, length), first=True)])
+    whole, rest = divmod(max(0, length - chunk), chunk)
+    if whole > 1:
         with b.loop(whole, "c") as c:
-            chunk_step(b, work, (c + 1) * sizes.chunk, sizes.chunk, pipelined=whole > 1)
-    if rest:
-        chunk_step(b, work, length - rest, rest)
-    return 0
+            run_staged(b, Step(work, (c + 1) * chunk, chunk))
+    elif whole:
+        run_steps(b, [Step(work, chunk, chunk)])
+    tail = [Step(work, length - rest, rest)] if rest and length > chunk else []
+    run_steps(b, [*tail, last])
+
+
+def split_last(b: Builder, work: Sequence[Work], sizes: Sizes, length: int, done: Callable[[], None]) -> None:
+    """All `length` keys in chunks; a single chunk is pipelined over the loop around it."""
+    if length <= sizes.chunk:
+        run_staged(b, Step(work, 0, length, first=True, done=done))
+        return
+    before = (length - 1) // sizes.chunk * sizes.chunk
+    all_chunks(b, work, sizes, before, Step(work, before, length - before, done=done))
