@@ -123,7 +123,7 @@ def _summary(record: Record) -> Table:
         shape = f"{array['rows']} x {array['cols']}" + (f" x {array['units']}" if array["units"] > 1 else "")
         other = f"{show_number(array['other_macs'])}MAC not of the model, "
         if array["masked_macs"]:
-            other += f"{show_number(array['masked_macs'])}MAC masked out, "
+            other += f"{show_number(array['masked_macs'])}MAC of scores thrown away, "
         padded = f"{show_number(array['padded_macs'])}MAC padding"
         table.add_row("array", shape, other + padded)
     return table

@@ -114,7 +114,7 @@ class ArrayRecord(TypedDict):
     dtype: str  # operand type that `peak_flops_per_s` and mfu refer to
     peak_flops_per_s: int
     model_macs: int | None  # of the program, for the model
-    masked_macs: int | None  # scores that a causal mask throws away, computed beside the diagonal
+    masked_macs: int | None  # scores that attention computes and throws away
     other_macs: int | None  # array work the model does not ask for: transposes, ones-reductions
     padded_macs: int | None  # cells that idled beside a tile smaller than the array
 
