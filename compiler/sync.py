@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 from compiler.allocation import Placement
@@ -127,13 +128,17 @@ class _Planner:
         """
         alive: dict[str, list[tuple[int, Touch]]] = defaultdict(list)
         for turn in range(2 if again else 1):
-            for name, touch in touches:
-                if turn and name in rotating:
-                    continue
-                for other in self._overlaps[name]:
-                    if alive[other]:
-                        alive[other] = self._meet(alive[other], touch, turn, edges)
-                alive[name].append((turn, touch))
+            for _, group in groupby(touches, key=lambda item: item[1].position):
+                child = [(name, touch) for name, touch in group if not (turn and name in rotating)]
+                if len(child) > 1:  # any of a child's uses may come first: all wait before one forgets
+                    for name, touch in child:
+                        for other in self._overlaps[name]:
+                            self._meet(alive[other], touch, turn, edges)
+                for name, touch in child:
+                    for other in self._overlaps[name]:
+                        if alive[other]:
+                            alive[other] = self._meet(alive[other], touch, turn, edges)
+                    alive[name].append((turn, touch))
 
     def _meet(
         self, earlier: list[tuple[int, Touch]], touch: Touch, turn: int, edges: Edges
