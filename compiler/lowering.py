@@ -41,7 +41,7 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
     return Lowered(
         tiles=b.graph,
         layouts=tuple((v.name, layouts[v.name]) for v in values),
-        shapes=tuple((v.name, v.type.shape) for v in values),
+        shapes=tuple((v.name, (*((v.stacked,) if v.stacked else ()), *v.type.shape)) for v in values),
         outputs=graph.outputs + tuple(s for s in states if s not in graph.outputs),
     )
 

@@ -29,6 +29,7 @@ from compiler.kernels.flash import (
     all_chunks,
     choose_chunk,
     copies,
+    row_limit,
     run_steps,
     split_last,
 )
@@ -88,7 +89,7 @@ class _Prefill:
         self.group = op.heads // op.kv_heads
         self.shared = self.group % 2 == 0  # two query heads at once share a kv head, or bring one each
         self.ways = 2 if self.shared or op.kv_heads % 2 == 0 else 1
-        self.rows = min(base_block(arch), self.seq)
+        self.rows = min(row_limit(site, dtype), self.seq)
         chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, self.ways)
         self.sizes = Sizes(
             op.head_dim,

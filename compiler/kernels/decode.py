@@ -26,6 +26,7 @@ from compiler.kernels.flash import (
     Work,
     choose_chunk,
     copies,
+    row_limit,
     split_last,
 )
 from compiler.kernels.site import Site, base_block, head_block
@@ -80,19 +81,19 @@ class _Packing:
     rows: int
 
 
-def _packing(site: Site, group: int, kv_heads: int) -> _Packing:
+def _packing(site: Site, group: int, kv_heads: int, dtype: str) -> _Packing:
+    """Four kv heads a tile if a quarter of the partitions is enough for the query rows of each."""
     arch = site.arch
-    parts = arch.partitions(arch.accumulator)
-    limit = min(parts, arch.array.rows, arch.partitions(arch.scratchpad))
-    if group > min(limit, arch.array.cols):
+    parts, limit = arch.partitions(arch.accumulator), row_limit(site, dtype)
+    if group > limit:
         shortfall = Shortfall(
-            "array-columns", arch.tensor, group, min(limit, arch.array.cols), "query heads a kv head",
+            "array-columns", arch.tensor, group, limit, "query heads a kv head",
             ((site.name, group),), f"engines.{arch.tensor}.cols >= {group}",
         )  # fmt: skip
         raise Infeasible(shortfall)
     quarter = parts // 4
     same = parts == arch.partitions(arch.scratchpad) and parts % 4 == 0
-    if not same or group > quarter or quarter > arch.array.cols or quarter * 2 > limit:
+    if not same or group > quarter or quarter * 2 > limit:
         return _Packing(1, group)
     return _Packing(min(kv_heads, limit // quarter), quarter)
 
@@ -137,9 +138,10 @@ def decode_attention(b: Builder, site: Site) -> None:
     op = site.op
     assert isinstance(op, DecodeAttention)
     group = op.heads // op.kv_heads
-    pack = _packing(site, group, op.kv_heads)
+    dtype = site.inputs[0].type.dtype
+    pack = _packing(site, group, op.kv_heads, dtype)
     ways = 2 if op.kv_heads % (2 * pack.heads) == 0 else 1
-    dtype, rows = site.inputs[0].type.dtype, pack.heads * pack.rows
+    rows = pack.heads * pack.rows
     chunk = choose_chunk(site, rows, op.head_dim, op.length, dtype, ways)
     sizes = Sizes(
         op.head_dim,

@@ -82,6 +82,13 @@ class Sizes:
         return self.head_dim // self.head_block
 
 
+def row_limit(site: Site, dtype: str) -> int:
+    """Query rows a tile can have: they become the columns of a transpose within one accumulator bank."""
+    arch = site.arch
+    bank = arch.bank_bytes(arch.accumulator) // dtype_bytes(dtype)
+    return max(1, min(base_block(arch), arch.array.moving_max, bank))
+
+
 def copies(site: Site, ways: int) -> int:
     """Slots of an accumulator tile: one where another tile fills the gaps, else two."""
     return 1 if ways > 1 else site.slots
