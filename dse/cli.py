@@ -296,11 +296,11 @@ def explain(
 
     from rich.console import Group
 
-    from arch_configs import load_arch
     from dse.explain import explain as explain_point
     from dse.pool import evaluate_all
     from dse.present import explanation_view, record_view
     from dse.result import point_of
+    from dse.roles import load_with_roles
 
     with _user_errors():
         if workload is None:
@@ -310,7 +310,7 @@ def explain(
         _evaluator(no_cache)(point)  # the user's mistakes show here, as such
         found = explain_point(
             point,
-            load_arch(point.arch, dict(point.overrides)),
+            load_with_roles(point.arch, dict(point.overrides)),
             lambda points: evaluate_all(_evaluator(no_cache), points, _jobs(jobs)),
         )
         data = {

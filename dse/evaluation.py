@@ -8,7 +8,7 @@ from dataclasses import fields
 from importlib.metadata import version
 from typing import cast
 
-from arch_configs import ArchError, ArchSpec, load_arch
+from arch_configs import ArchError, ArchSpec
 from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph
 from compiler.ir.graph import Graph
 from compiler.passes import parse_pass, run_pipeline
@@ -18,6 +18,7 @@ from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.point import Option, Point
 from dse.result import Record, empty_record, point_record, shortfall_reason
+from dse.roles import load_with_roles
 from dse.roofline import GraphBounds, graph_bounds
 from eventsim import BoundProgram, SimError, Trace, bind, simulate_bound
 from eventsim.stats import bounds as program_bounds
@@ -66,7 +67,7 @@ def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
     """What the texts of a point mean; raises the user's errors, all at once."""
     problems: list[str] = []
     try:
-        arch = load_arch(point.arch, dict(point.overrides))
+        arch = load_with_roles(point.arch, dict(point.overrides))
     except ArchError as error:
         problems += str(error).splitlines()
     try:

@@ -101,9 +101,9 @@ def _panel(axes: Axes, ops: pd.DataFrame, title: str) -> None:
             marker=shape,
             label=str(kind) or "op",
         )
-    for label in shares.nlargest(4).index:
+    for label, drop in zip(shares.nlargest(4).index, (-10, -19, -28, -37), strict=False):
         row = ops.loc[label]
-        _say(axes, str(row["op"]), (row["flop_per_byte"], row["flop_per_s"] / 1e12), (7, -9))
+        _say(axes, str(row["op"]), (row["flop_per_byte"], row["flop_per_s"] / 1e12), (7, drop))
     axes.set_title(title, fontsize=9, wrap=True)
     axes.set_xlabel("model FLOP per DRAM byte")
     axes.set_ylabel("TFLOP/s")

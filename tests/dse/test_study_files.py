@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from arch_configs import ArchError, load_arch
 from dse.errors import SpaceError
 from dse.evaluation import USER_ERRORS, point_id
+from dse.roles import load_with_roles
 from dse.space import candidates, load_study, parse_study, plan, resolved_yaml
 
 GOOD = """\
@@ -108,3 +110,21 @@ def test_the_id_follows_the_content_of_the_architecture_file(tmp_path: Path) -> 
     assert len(set(before)) == 8
     assert ids("# a remark\nname: mine\nextends: trn1\n") == before
     assert not set(ids("name: mine\nextends: trn1\ndma: {queues: 8}\n")) & set(before)
+
+
+def test_a_part_may_be_called_by_its_role_unless_one_has_that_name() -> None:
+    by_role = {
+        "memories.scratchpad.capacity": "32 MiB",
+        "engines.array.rows": "64",
+        "memories.dram.bandwidth": "1 TB/s",
+    }
+    by_name = {
+        "memories.sbuf.capacity": "32 MiB",
+        "engines.tensor.rows": "64",
+        "memories.hbm.bandwidth": "1 TB/s",
+    }
+    assert load_with_roles("trn1", by_role) == load_arch("trn1", by_name)
+    assert load_with_roles("tpu-v5e", by_role).array.rows == 64
+    assert load_with_roles("edge-npu", {"engines.array.rows": "16"}).array.rows == 16
+    with pytest.raises(ArchError, match="capacitee"):
+        load_with_roles("trn1", {"memories.scratchpad.capacitee": "1 MiB"})

@@ -1,0 +1,36 @@
+"""Override paths that name a part by what it is, so that one study fits machines with other names.
+
+`memories.scratchpad.capacity`, `memories.dram.bandwidth`, `memories.accumulator.banks` and
+`engines.array.rows` mean the one part of that kind, unless a part really has that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from arch_configs import ArchSpec, load_arch
+
+ROLES: dict[tuple[str, ...], Callable[[ArchSpec], str]] = {
+    ("memories", "dram"): lambda arch: arch.dram,
+    ("memories", "scratchpad"): lambda arch: arch.scratchpad,
+    ("memories", "accumulator"): lambda arch: arch.accumulator,
+    ("engines", "array"): lambda arch: arch.tensor,
+}
+
+
+def load_with_roles(source: str, overrides: Mapping[str, str]) -> ArchSpec:
+    """`load_arch` after roles in the override paths are replaced by this architecture's names."""
+    if not any(tuple(path.split(".")[:2]) in ROLES for path in overrides):
+        return load_arch(source, overrides)
+    base = load_arch(source)
+    return load_arch(source, {_named(path, base): text for path, text in overrides.items()})
+
+
+def _named(path: str, arch: ArchSpec) -> str:
+    section, _, rest = path.partition(".")
+    part, _, tail = rest.partition(".")
+    names = {"memories": arch.memories, "engines": arch.engines}.get(section, {})
+    role = ROLES.get((section, part))
+    if role is None or part in names:
+        return path
+    return f"{section}.{role(arch)}.{tail}"
