@@ -6,7 +6,7 @@ import argparse
 import random
 import time
 
-from eventsim import Trace, bind, simulate_bound
+from eventsim import Trace, bind, fold, simulate_bound
 from tests.eventsim.oracle import Oracle
 from tests.eventsim.sim_programs import dynamic_instructions, random_arch, random_program
 
@@ -34,6 +34,11 @@ def check_seed(seed: int, *, most_oracle: int = 4000) -> tuple[int, int, int]:
     plain = simulate_bound(bound, fold=False)
     folded = simulate_bound(bound, fold=True)
     assert folded.figures() == plain.figures(), f"seed {seed}: folded differs"
+    eager, fold.HEAVY = fold.HEAVY, 0  # compare in full from the first iteration on
+    try:
+        assert simulate_bound(bound).figures() == plain.figures(), f"seed {seed}: eagerly folded differs"
+    finally:
+        fold.HEAVY = eager
     size = dynamic_instructions(program)
     if size <= most_oracle:
         assert summary(plain) == Oracle(bound).summary(), f"seed {seed}: oracle differs"

@@ -105,3 +105,36 @@ def test_a_store_queue_behind_a_slow_start() -> None:
     b.add("dma1", load(4000), Loop("i", 300, (store(64, waits=((done, 1),), signals=((credit, 1),)),), 1))
     b.add("vector", Loop("i", 300, (copy(200, waits=((credit, 1),), signals=((done, 1),)),), 1))
     _same(b.program(), dma__issue="90 ns", dma__latency="1500 ns")
+
+
+def test_tokens_of_an_uneven_producer_that_never_waits() -> None:
+    """All tokens are in the channel at once; the pace changes in the middle of them."""
+    b = Builder()
+    go = b.chan("scalar", "vector")
+    for trips, n in ((50, 500), (17, 300), (100, 500)):
+        b.add("scalar", Loop("i", trips, (copy(n, signals=((go, 1),)),), -1))
+    b.add("vector", Loop("i", 167, (copy(10, waits=((go, 1),)),), -1))
+    plain = simulate(b.program(), make_arch(), fold=False)
+    assert simulate(b.program(), make_arch()).figures() == plain.figures()
+    assert plain.time_ps == (150 * 501 + 17 * 301 + 1 + 11) * 1000
+
+
+@pytest.mark.parametrize("late", [1, 3000, 6000])
+def test_what_only_the_first_iteration_sees_is_not_repeated(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first table load, and a first wait that is shorter, both hidden behind a slow engine."""
+    monkeypatch.setattr("eventsim.fold.HEAVY", 0)  # compare from the first iteration on
+    b = Builder()
+    gelu = Activate(dst=tile("sbuf", 5), src=tile("sbuf", 5), func="gelu")
+    exp = Activate(dst=tile("sbuf", 5), src=tile("sbuf", 5), func="exp")
+    to_scalar, to_pool = b.chan("vector", "scalar"), b.chan("vector", "gpsimd")
+    slow = copy(7000, signals=((to_scalar, 1), (to_pool, 1)))
+    b.add("vector", Loop("i", 100, (slow,), 1))
+    # One token behind: after the first iteration it stands where it will, but with another table.
+    wait = Sync(waits=((to_scalar, 1),))
+    b.add("scalar", gelu, wait, Loop("i", 99, (wait, exp), 1))
+    b.add("gpsimd", copy(late), Loop("i", 100, (copy(10, waits=((to_pool, 1),)),), 1))
+    _same(b.program(), engines__scalar__table_load="1283 ns")
+    trace = simulate(b.program(), make_arch(engines__scalar__table_load="1283 ns"))
+    assert trace.stream("scalar").wait_ps["table"] == 2 * 1_283_000
