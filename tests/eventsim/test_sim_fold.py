@@ -130,7 +130,7 @@ def test_what_only_the_first_iteration_sees_is_not_repeated(
     exp = Activate(dst=tile("sbuf", 5), src=tile("sbuf", 5), func="exp")
     to_scalar, to_pool = b.chan("vector", "scalar"), b.chan("vector", "gpsimd")
     slow = copy(7000, signals=((to_scalar, 1), (to_pool, 1)))
-    b.add("vector", Loop("i", 100, (slow,), 1))
+    b.add("vector", Loop("i", 100, (slow, copy(4000)), 1))
     # One token behind: after the first iteration it stands where it will, but with another table.
     wait = Sync(waits=((to_scalar, 1),))
     b.add("scalar", gelu, wait, Loop("i", 99, (wait, exp), 1))
