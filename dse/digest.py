@@ -10,14 +10,8 @@ from importlib.metadata import version
 
 DIGEST_CHARS = 16  # 64 bits: for a million points the chance of a collision is below 1e-7
 MODEL_ROOTS = ("arch_configs", "compiler", "eventsim", "workloads")
-MODEL_MODULES = (
-    "costs",
-    "evaluation",
-    "result",
-    "roles",
-    "roofline",
-    "summary",
-)  # of dse: what can change a record
+# Modules of dse that can change a record.
+MODEL_MODULES = ("costs", "evaluation", "result", "roles", "roofline", "summary")
 ENGINE_PACKAGES = ("simpy",)  # third parties whose rules the result follows
 
 

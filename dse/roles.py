@@ -29,8 +29,7 @@ def load_with_roles(source: str, overrides: Mapping[str, str]) -> ArchSpec:
 def _named(path: str, arch: ArchSpec) -> str:
     section, _, rest = path.partition(".")
     part, _, tail = rest.partition(".")
-    names = {"memories": arch.memories, "engines": arch.engines}.get(section, {})
     role = ROLES.get((section, part))
-    if role is None or part in names:
+    if role is None or part in arch.memories or part in arch.engines:
         return path
     return f"{section}.{role(arch)}.{tail}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -106,16 +107,23 @@ def short(path: str) -> str:
 def labels(results: Sequence[Record]) -> list[str]:
     """A short name for every record: what differs between them."""
     axes = axes_of(results)
-    workloads = {record["point"]["workload"] for record in results}
+    workloads = short_workloads(results)
     found = []
     for record in results:
         here = coordinates(record)
         parts = [arch_name(record)]
         if len(workloads) > 1:
-            parts.append(record["point"]["workload"])
+            parts.append(workloads[record["point"]["workload"]])
         parts += [f"{axis.label} {here[axis.path]}" for axis in axes.values() if axis.path in here]
         found.append(", ".join(parts))
     return found
+
+
+def short_workloads(results: Sequence[Record]) -> dict[str, str]:
+    """Workload texts without their keys, where that still tells them apart."""
+    texts = list(dict.fromkeys(record["point"]["workload"] for record in results))
+    names = [re.sub(r"[:,][^:,]*=.*", "", text) for text in texts]
+    return {text: name if names.count(name) == 1 else text for text, name in zip(texts, names, strict=True)}
 
 
 def failure(record: Record) -> str:

@@ -14,7 +14,7 @@ from dse.result import Record
 from studies.base import Study, StudyFigure, failure, labels
 from studies.plots import GREY, HATCH, colour, empty_figure, new_figure
 
-MOST_BARS = 30
+MOST_BARS = 48
 BUSY, IDLE = "busy", "idle"
 
 
@@ -53,7 +53,7 @@ class Breakdown(Study):
 
 
 def _bars(table: pd.DataFrame, points: list[str]) -> Figure:
-    figure, (axes,) = new_figure(width=9.5, height=1.6 + 0.34 * len(points))
+    figure, (axes,) = new_figure(width=9.5, height=1.6 + (0.34 if len(points) <= 12 else 0.22) * len(points))
     totals = table[table["part"] != ""].groupby("part")["part_ps"].sum().sort_values(ascending=False)
     parts = [BUSY, *(str(part) for part in totals.index if part not in (BUSY, IDLE)), IDLE]
     keys = zip(table["point"], table["part"], strict=True)
@@ -74,7 +74,8 @@ def _bars(table: pd.DataFrame, points: list[str]) -> Figure:
             axes.text(50, row, text, ha="center", va="center", fontsize=8, backgroundcolor="white")
         if not problems[point]:
             axes.text(101, row, show_time(int(time[point])), va="center", fontsize=8)
-    axes.set_xlim(0, 112)
+    axes.tick_params(axis="y", labelsize=8 if len(points) <= 12 else 7)
+    axes.set_xlim(0, 114)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("share of the time (%)")
     axes.set_ylim(len(points) - 0.4, -0.6)

@@ -90,8 +90,9 @@ def _panel(axes: Axes, cells: pd.DataFrame, title: str) -> None:
             ink = "white" if value > middle else "black"
             axes.text(column, row, f"{value / scale:.3g}", ha="center", va="center", color=ink, fontsize=8)
     if known.size:
-        row, column = np.unravel_index(np.nanargmin(times), times.shape)
-        axes.add_patch(_cell(int(row), int(column), hatch=None, edgecolor="#D55E00", linewidth=2))
+        best = np.argwhere(times == known.min())  # of equals the one with the least of both
+        row, column = min(best.tolist(), key=lambda cell: (cell[1], -cell[0]))
+        axes.add_patch(_cell(row, column, hatch=None, edgecolor="#D55E00", linewidth=2))
     axes.set_xlim(-0.5, len(xs) - 0.5)
     axes.set_ylim(len(ys) - 0.5, -0.5)
     axes.set_xticks(range(len(xs)), xs)

@@ -115,6 +115,8 @@ def _bar(axes: Axes, row: int, group: pd.DataFrame) -> None:
     missing = [str(value) for value in group["value"][group["change_percent"].isna()]]
     right = [str(by_change[high])] if high > 0 else []
     right += [f"({', '.join(missing)}: no result)"] if missing else []
+    if low == high and not missing:
+        right = ["no change"]
     for place, gap, side, text in (
         (low, -3, "right", str(by_change[low]) if low < 0 else ""),
         (high, 3, "left", " ".join(right)),

@@ -14,7 +14,7 @@ from dse.point import Point
 from dse.result import Record, validate_record
 from dse.store import Journal
 from studies import STUDIES
-from studies.base import axes_of, in_order, labels, magnitude
+from studies.base import axes_of, in_order, labels, magnitude, short_workloads
 from studies.breakdown import Breakdown
 from studies.heatmap import Heatmap
 from studies.pareto import Pareto, cost_proxy_mm2
@@ -165,3 +165,9 @@ def test_a_sweep_folder_without_its_table_is_still_reported(real: list[Record], 
     with Journal(tmp_path) as journal:
         journal.append([("x", real[0]), ("y", infeasible())])
     assert "2 points: 1 ok, 1 infeasible" in report_folder(tmp_path).read_text()
+
+
+def test_workloads_lose_their_keys_where_that_tells_them_apart() -> None:
+    texts = ["llama3-8b:prefill,batch=1,seq=8", "vit-b16:batch=8", "gemm:m=1", "gemm:m=2"]
+    found = short_workloads([good(1, workload=text) for text in texts])
+    assert list(found.values()) == ["llama3-8b:prefill", "vit-b16", "gemm:m=1", "gemm:m=2"]
