@@ -17,7 +17,7 @@ from compiler.errors import Infeasible, Shortfall
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import Buffer, operands
 
-SLACKS = (512, 128, 32, 8)  # positions a buffer is kept after its last use, if there is room for that
+SLACKS = (256, 64, 16, 0)  # positions a buffer is kept after its last use, if there is room for that
 ALIGNMENT = 64  # bytes; assumed: one DMA beat
 
 
@@ -114,15 +114,9 @@ def _place_on_chip(
 ) -> None:
     """Place all; while they do not fit, give up slots of the largest: less overlap, but it runs."""
     limit = arch.partition_bytes(memory)
-    for slack in SLACKS:
-        relaxed: dict[str, Buffer] = {}
-        top = _pack(memory, buffers, alive, arch, relaxed, slack)
-        if relaxed[top].address + relaxed[top].nbytes <= limit:
-            placed.update(relaxed)
-            return
     while True:
         fresh: dict[str, Buffer] = {}
-        top = _pack(memory, buffers, alive, arch, fresh, 0)
+        top = _pack(memory, buffers, alive, arch, fresh)
         if fresh[top].address + fresh[top].nbytes <= limit:
             placed.update(fresh)
             return
@@ -142,28 +136,39 @@ def _pack(
     alive: dict[str, tuple[Lifetime, Lifetime]],
     arch: ArchSpec,
     placed: dict[str, Buffer],
-    slack: int,
 ) -> str:
-    """Largest first, each at the lowest address that is free for its whole life; return the topmost."""
+    """Largest first, each at the lowest address that is free for its whole life; return the topmost.
+
+    Bytes rest behind and in front of a life for as many positions as still fit.
+    """
+    limit = arch.partition_bytes(memory)
     bank = arch.bank_bytes(memory) if arch.memories[memory].kind == "accumulator" else 0
     done: list[tuple[int, int, int, int]] = []  # (address, end, first, last), by address
     peak, top = -1, ""
     for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
         step, align = _step(b.slot_bytes, bank)
         size, life = step * b.slots, alive[b.name][b.slots > 1]
-        born, dies = life.first, life.last + slack
-        address = 0
-        for lo, hi, first, last in done:
-            if first <= dies and born <= last:
-                if address + size <= lo:
-                    break
-                if hi > address:
-                    address = -(-hi // align) * align
+        for slack in SLACKS:
+            address = _lowest(done, size, align, life.first - slack, life.last + slack)
+            if address + size <= limit:
+                break
         placed[b.name] = _buffer(b, address, step)
-        insort(done, (address, address + size, born, dies))
+        insort(done, (address, address + size, life.first, life.last))
         if address + size > peak:
             peak, top = address + size, b.name
     return top
+
+
+def _lowest(done: list[tuple[int, int, int, int]], size: int, align: int, born: int, dies: int) -> int:
+    """The lowest aligned address at which `size` bytes are free from `born` to `dies`."""
+    address = 0
+    for lo, hi, first, last in done:
+        if first <= dies and born <= last:
+            if address + size <= lo:
+                break
+            if hi > address:
+                address = -(-hi // align) * align
+    return address
 
 
 def _step(slot_bytes: int, bank: int) -> tuple[int, int]:

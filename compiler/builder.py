@@ -157,6 +157,7 @@ class Builder:
     def begin(self, op: str) -> None:
         """Instructions from here on belong to `op`; its stages do not reach loops around it."""
         self.op, self._floor = op, len(self._stack)
+        self.load = dict.fromkeys(self.arch.engines, 0)
 
     # ---- structure -------------------------------------------------------------------------------
     @contextmanager
@@ -222,14 +223,15 @@ class Builder:
     ) -> Tensor:
         """A new on-chip tile, [partitions, free...], in each iteration of the innermost loop.
 
-        With `slots` n, n iterations may be under way at once (multi-buffering); where memory is short
-        the allocator gives slots up, down to `need`.
+        With `slots` n, n iterations of a loop of the op may be under way at once (multi-buffering); where
+        memory is short the allocator gives slots up, down to `need`.
         """
         full = f"{name}.{len(self.graph.buffers)}"
         limit = self.arch.partitions(memory)
         if shape[0] > limit:
             raise CompileError(f"{self.op} {full}: {shape[0]} partitions, {memory} has {limit}")
-        slots = 1 if self.times == 1 else max(slots, need)
+        in_a_loop_of_the_op = len(self._stack) > self._floor
+        slots = max(slots, need) if in_a_loop_of_the_op else 1
         slot = Affine()
         if slots > 1:
             for node in self._stack[1:]:

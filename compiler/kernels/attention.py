@@ -91,14 +91,18 @@ class _Prefill:
         self.ways = 2 if self.shared or op.kv_heads % 2 == 0 else 1
         self.rows = min(row_limit(site, dtype), self.seq)
         chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, self.ways)
+        groups, tiles = -(-self.seq // chunk), -(-min(chunk, self.seq) // self.rows)
+        steps = tiles * groups * (groups + 1) // 2 if op.causal else tiles * groups * groups
+        self.unrolled = steps <= UNROLLED_STEPS
         self.sizes = Sizes(
-            op.head_dim,
-            head_block(arch, op.head_dim),
-            base_block(arch),
-            chunk,
-            op.scale,
-            dtype,
-            copies(site, self.ways),
+            head_dim=op.head_dim,
+            head_block=head_block(arch, op.head_dim),
+            key_tile=base_block(arch),
+            chunk=chunk,
+            scale=op.scale,
+            dtype=dtype,
+            copies=copies(site, self.ways),
+            slots=1 if self.unrolled else site.slots,
         )
         tiles = -(-self.seq // self.sizes.key_tile)
         held = (self.seq * self.sizes.head_blocks + tiles * op.head_dim) * dtype_bytes(dtype) * site.slots
@@ -123,9 +127,7 @@ class _Prefill:
     def _make_mask(self) -> Tensor:
         """[rows, tile in chunk, chunk]: 0 where a query of that tile may see the key, else very negative."""
         b, rows, chunk = self.b, self.rows, min(self.sizes.chunk, self.seq)
-        groups = -(-self.seq // self.sizes.chunk)
-        looped = (self.sizes.chunk // rows) * groups * (groups + 1) // 2 > UNROLLED_STEPS
-        shape = (rows, -(-chunk // rows), chunk) if looped else (rows, 1, rows)
+        shape = (rows, 1, rows) if self.unrolled else (rows, -(-chunk // rows), chunk)
         mask = b.scratch(shape, "fp32", name="mask")
         b.memset(mask[:], 0.0)
         for j in range(shape[1]):
@@ -162,9 +164,7 @@ class _Prefill:
         """All query rows of a few heads, in groups of one chunk of rows that is loaded and stored at once."""
         chunk = self.sizes.chunk
         groups = -(-self.seq // chunk)
-        tiles = chunk // self.rows
-        steps = tiles * groups * (groups + 1) // 2 if self.op.causal else tiles * groups * groups
-        if steps <= UNROLLED_STEPS:
+        if self.unrolled:
             self._unrolled(batch, heads, groups)
         elif self.op.causal:
             for g in range(groups):
@@ -276,9 +276,8 @@ class _Group:
 
     def store(self) -> None:
         """Write the whole group back."""
-        with self.b.stage(1):
-            for tile, (head, _) in zip(self.results, self.heads, strict=True):
-                self.b.dma(self._window(self.site.outputs[0].tensor, head), tile[:], "output")
+        for tile, (head, _) in zip(self.results, self.heads, strict=True):
+            self.b.dma(self._window(self.site.outputs[0].tensor, head), tile[:], "output")
 
 
 KERNEL = Kernel(_wants, attention)

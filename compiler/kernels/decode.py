@@ -151,6 +151,7 @@ def decode_attention(b: Builder, site: Site) -> None:
         op.scale,
         dtype,
         copies(site, ways),
+        site.slots,
     )
     shape = (sizes.head_block, op.kv_heads, group, sizes.head_blocks, op.batch)
     queries = b.scratch(shape, dtype, name="q")

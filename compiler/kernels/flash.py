@@ -75,6 +75,7 @@ class Sizes:
     scale: float
     dtype: str
     copies: int  # slots of each accumulator tile
+    slots: int  # slots of each scratchpad tile; one where every step has tiles of its own
 
     @property
     def head_blocks(self) -> int:
@@ -128,9 +129,9 @@ class FlashTile:
     def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, *, skew: int = 0) -> None:
         """State tiles live in the innermost loop that is open now; it pipelines steps `skew` stages apart."""
         self.b, self.site, self.sizes, self.rows = b, site, sizes, rows
-        self.shift = b.scratch((rows, 1), "fp32", slots=site.slots, name="shift")
-        self.total = b.scratch((rows, 1), "fp32", slots=max(site.slots, skew + 1), need=skew + 1, name="sum")
-        self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=site.slots, name="o")
+        self.shift = b.scratch((rows, 1), "fp32", slots=sizes.slots, name="shift")
+        self.total = b.scratch((rows, 1), "fp32", slots=max(sizes.slots, skew + 1), need=skew + 1, name="sum")
+        self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=sizes.slots, name="o")
         arch = site.arch
         self.piece = min(arch.array.moving_max, arch.bank_bytes(arch.accumulator) // 4)  # columns a matmul
 
@@ -159,7 +160,7 @@ class FlashTile:
             b.tensor_tensor(part, part, mask, "add")
         peak, part_sum = self._column("peak"), self._column("part")
         b.reduce(peak[:], scores[:], "max")
-        weights = b.scratch((rows, width), self.sizes.dtype, slots=self.site.slots, name="p")
+        weights = b.scratch((rows, width), self.sizes.dtype, slots=self.sizes.slots, name="p")
         if first:
             b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale)
             b.activate(
@@ -169,7 +170,7 @@ class FlashTile:
         shift = self._column("new")
         b.tensor_scalar(shift[:], peak[:], "multiply", -scale, "min", self.shift[:])
         alpha = b.scratch(
-            (rows, 1), "fp32", slots=max(self.site.slots, skew + 1), need=skew + 1, name="alpha"
+            (rows, 1), "fp32", slots=max(self.sizes.slots, skew + 1), need=skew + 1, name="alpha"
         )
         b.activate(alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
         b.copy(self.shift[:], shift[:])
@@ -178,7 +179,7 @@ class FlashTile:
         return Weights(weights, alpha)
 
     def _column(self, name: str) -> Tensor:
-        return self.b.scratch((self.rows, 1), "fp32", slots=self.site.slots, name=name)
+        return self.b.scratch((self.rows, 1), "fp32", slots=self.sizes.slots, name=name)
 
     # ---- stages 1 and 2 --------------------------------------------------------------------------
     def transpose(self, weights: Weights) -> Tensor:
@@ -186,7 +187,7 @@ class FlashTile:
         b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
         tiles = -(-width // sizes.key_tile)
         moved = self._turned(sizes.key_tile, tiles, "p.t")
-        kept = b.scratch((sizes.key_tile, tiles, self.rows), sizes.dtype, slots=self.site.slots, name="pt")
+        kept = b.scratch((sizes.key_tile, tiles, self.rows), sizes.dtype, slots=self.sizes.slots, name="pt")
         for j in range(tiles):
             size = min(sizes.key_tile, width - j * sizes.key_tile)
             b.transpose(moved[(0, size), j, (0, self.rows)], weights.tile[:, (j * sizes.key_tile, size)])
@@ -231,7 +232,7 @@ class FlashTile:
     def divide(self) -> None:
         """The output is complete: divide it by the sums."""
         shape = (self.rows, self.sizes.head_dim)
-        self.final = self.b.scratch(shape, self.sizes.dtype, slots=self.site.slots, name="o.n")
+        self.final = self.b.scratch(shape, self.sizes.dtype, slots=self.sizes.slots, name="o.n")
         self.b.tensor_scalar(self.final[:], self.out[:], "divide", self.total[:])
 
     def finish(self) -> Tensor:
