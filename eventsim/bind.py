@@ -93,6 +93,11 @@ class _Binder:
     def __init__(self, program: Program, arch: ArchSpec) -> None:
         self.arch = arch
         memory_kind = {name: spec.kind for name, spec in arch.memories.items()}
+        for b in program.buffers:
+            if b.memory not in memory_kind:
+                raise SimError(
+                    f"buffer {b.name!r}: got memory {b.memory!r}, want one of {', '.join(memory_kind)}"
+                )
         self.memories = {b.name: b.memory for b in program.buffers}
         self.kinds = {b.name: memory_kind[b.memory] for b in program.buffers}
         self.flow_classes: dict[FlowClass, int] = {}

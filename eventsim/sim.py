@@ -84,10 +84,9 @@ class Sim:
         step = stream.code[stream.pc]
         instr = stream.bound.instrs[step.index].instr
         channels = self.bound.program.channels
-        for chan, need in step.waits or ():
-            have = chan.old + len(chan.stamps)
-            if have < need:
-                break
+        short = [(c, n) for c, n in step.waits or () if c.old + len(c.stamps) < n]
+        assert short, f"{stream.bound.name} stands still at {instr} without a missing token"
+        chan, need = short[0]
         held = tuple(dict.fromkeys(access.buffer for _, access in operands(instr)))
         channel = channels[chan.index]
         return Waiting(
@@ -97,7 +96,7 @@ class Sim:
             channel=channel.name,
             producer=channel.producer,
             needed=need,
-            available=have,
+            available=chan.old + len(chan.stamps),
             held=held,
         )
 
@@ -171,7 +170,7 @@ def simulate_bound(bound: BoundProgram, *, fold: bool = True, record: bool = Fal
 
 
 def simulate(program: Program, arch: ArchSpec, *, fold: bool = True, record: bool = False) -> Trace:
-    """Simulate `program` on `arch`. All times are integer picoseconds.
+    """Simulate `program` on `arch`. All times are integer picoseconds, without `launch_overhead`.
 
     Raises: SimError when the program cannot exist on this machine; Deadlock when it cannot finish.
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
+from fractions import Fraction
+from math import ceil, isqrt
 from typing import cast
 
 from arch_configs.spec import DTypeName, RampSpec, SystolicSpec
@@ -12,29 +13,30 @@ from eventsim.clock import ceil_div, cycles_to_ps
 from eventsim.errors import SimError
 
 
-def _passes(spec: SystolicSpec, dtype: str) -> int:
+def _passes(spec: SystolicSpec, dtype: str) -> Fraction:
     passes = spec.passes.get(cast("DTypeName", dtype))
     if passes is None:
         raise SimError(f"matrix engine: got an operand of {dtype}, want one of {', '.join(spec.passes)}")
     return passes
 
 
-def _cycles(spec: SystolicSpec, passes: int, columns: int, stationary_columns: int) -> int:
+def _cycles(spec: SystolicSpec, passes: Fraction, columns: int, stationary_columns: int) -> int:
     """Cycles of streaming `columns` past a tile; `stationary_columns` 0 means it is already loaded."""
     load = ceil_div(spec.weight_load * stationary_columns, spec.cols)
     stream = max(ceil_div(columns, spec.units), spec.min_interval)
     if spec.background_load:
-        return passes * max(stream, load)
-    return passes * stream + load
+        return ceil(passes * max(stream, load)) + spec.overhead
+    return ceil(passes * stream) + load + spec.overhead
 
 
 def matmul_cycles(instr: Matmul, spec: SystolicSpec) -> int:
     """Cycles from one matmul's issue to the next.
 
-    Model: `passes * max(ceil(moving columns / units), min_interval, load)`; a load in the background
-    hides behind the stream, else it adds. `load = ceil(weight_load * stationary columns / cols)`;
-    `passes` of the slower operand. Contraction rows cost nothing: they are parallel. Left out: the
-    pipeline's fill and drain, which only delay the signal (`latency`).
+    Model: `overhead + passes * max(ceil(moving columns / units), min_interval, load)`, rounded up; a load
+    in the background hides behind the stream, else it adds.
+    `load = ceil(weight_load * stationary columns / cols)`; `passes` of the slower operand. Contraction
+    rows cost nothing: they are parallel. Left out: the pipeline's fill and drain, which only delay the
+    signal (`latency`), and that a type of less than one pass needs twice the rows to gain.
     Source: nki.isa.nc_matmul, "4 * max(min(64, N_stationary), N_moving) TensorE cycles" for fp32, and
     the trainium_inferentia2_arch guide, initiation interval max(N, 64).
     """
@@ -46,12 +48,13 @@ def matmul_cycles(instr: Matmul, spec: SystolicSpec) -> int:
 def transpose_cycles(instr: Transpose, spec: SystolicSpec) -> int:
     """Cycles of a transpose: a matmul of the source, held stationary, with the identity streamed.
 
-    Model: moving columns = source partitions, stationary columns = source free elements.
+    Model: moving columns = source partitions, stationary columns = source free elements; a type of less
+    than one pass gains nothing, for only products of two rows are added on the way.
     Source: nki.isa.nc_transpose, "max(P, min(64, F)) TensorE cycles"; below `min_interval` in both
     P and F this law keeps the issue interval of a matmul and is slower.
     """
     src: Access = instr.src
-    return _cycles(spec, _passes(spec, src.dtype), max(1, src.partitions), src.free_elements)
+    return _cycles(spec, max(_passes(spec, src.dtype), Fraction(1)), max(1, src.partitions), src.free_elements)
 
 
 def systolic_ps(instr: Matmul | Transpose, spec: SystolicSpec) -> int:
