@@ -32,13 +32,13 @@ MAX_RATIO = 1 << 16  # assumed
 MIN_BANK_BYTES = 4  # one fp32 accumulator
 
 
-def _whole(limit: int) -> Callable[[object], int]:
-    """A check for a positive whole number up to `limit`; `true` and text are not numbers here."""
+def _whole(limit: int, least: int = 1) -> Callable[[object], int]:
+    """A check for a whole number from `least` to `limit`; `true` and text are not numbers here."""
 
     def check(value: object) -> int:
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(whole, bool) or not isinstance(whole, int) or not 1 <= whole <= limit:
-            raise ValueError(f"got {value!r}, want a whole number from 1 to {limit}")
+        if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= limit:
+            raise ValueError(f"got {value!r}, want a whole number from {least} to {limit}")
         return whole
 
     return check
@@ -80,6 +80,11 @@ Count = Annotated[
     int,
     BeforeValidator(_whole(MAX_COUNT)),
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_COUNT}),
+]
+CountOrZero = Annotated[
+    int,
+    BeforeValidator(_whole(MAX_COUNT, 0)),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_COUNT}),
 ]
 Side = Annotated[
     int,
@@ -131,7 +136,8 @@ class SystolicSpec(Spec):
     min_interval: Count = 1  # cycles between two matmul issues, at least
     weight_load: Count = 1  # cycles to load a full stationary tile
     background_load: bool = True  # the next stationary tile loads while the present one is used
-    passes: dict[DTypeName, Count]  # cycles per moving column, per operand dtype
+    overhead: CountOrZero = 0  # cycles that every instruction loses, whatever its size
+    passes: dict[DTypeName, Ratio]  # cycles per moving column, per operand dtype; 1/2: two rows a cell
     latency: Count = 1  # cycles from the last column issued until the result is visible
     ramp: RampSpec | None = None
     reads: tuple[str, ...]

@@ -369,19 +369,27 @@ class Builder:
         if instr.dst is not dst:  # type: ignore[attr-defined]
             self.copy(dst, instr.dst)  # type: ignore[attr-defined]
 
-    def queues(self, role: str, nbytes: int) -> tuple[str, ...]:
-        """The DMA queues a transfer of `role` uses: several where one cannot carry the full rate."""
+    def queues(self, role: str, nbytes: int, lanes: int | None = None) -> tuple[str, ...]:
+        """The DMA queues a transfer of `role` uses: `lanes`, or as many as the full rate needs."""
         dma, names = self.arch.dma, self.arch.queue_names
-        lanes = 1
-        if dma.queue_bandwidth and nbytes >= dma.engines * dma.descriptor_bytes * 4:
-            total = min(dma.engines * dma.engine_bandwidth, self.arch.dram_bandwidth)
-            lanes = min(len(names), -(-total // dma.queue_bandwidth))
+        if lanes is None:
+            lanes = 1
+            if dma.queue_bandwidth and nbytes >= dma.engines * dma.descriptor_bytes * 4:
+                total = min(dma.engines * dma.engine_bandwidth, self.arch.dram_bandwidth)
+                lanes = min(len(names), -(-total // dma.queue_bandwidth))
+        if role not in ROLES or not 1 <= lanes <= len(names):
+            want = f"one of {', '.join(ROLES)} and 1 to {len(names)} lanes"
+            raise CompileError(f"{self.op}: dma: got role {role!r} and {lanes} lanes, want {want}")
         first = ROLES.index(role) * lanes
         return tuple(names[(first + i) % len(names)] for i in range(lanes))
 
-    def dma(self, dst: Access, src: Access, role: str = "input") -> None:
-        """Move `src` to `dst`, over as many queues as the rate needs (split along partitions)."""
-        queues = self.queues(role, src.nbytes)
+    def dma(self, dst: Access, src: Access, role: str = "input", *, lanes: int | None = None) -> None:
+        """Move `src` to `dst`, over as many queues as the rate needs (split along partitions).
+
+        With `lanes`, over that many: queues `i * lanes ...` for role number `i` of ROLES, so one lane is
+        one queue of its own for each role.
+        """
+        queues = self.queues(role, src.nbytes, lanes)
         parts = max(dst.partitions, src.partitions)
         if len(queues) == 1 or parts < len(queues):
             self._emit(queues[0], Dma(dst=dst, src=src, op=self.op))

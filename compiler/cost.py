@@ -6,6 +6,8 @@ The evaluator hands in a model built on the simulator's own laws; the compiler n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
 from typing import Protocol
 
 from arch_configs.spec import ArchSpec
@@ -72,7 +74,8 @@ class Roofline:
     def matmul_ps(self, moving: int, dtype: str, count: int = 1) -> int:
         """Issue-limited time of the array."""
         array = self._arch.array
-        cycles = array.passes.get(dtype, 1) * max(-(-moving // array.units), array.min_interval)  # type: ignore[call-overload]
+        passes: Fraction = array.passes.get(dtype, Fraction(1))  # type: ignore[call-overload]
+        cycles = ceil(passes * max(-(-moving // array.units), array.min_interval)) + array.overhead
         return int(-(-cycles * count * 10**12 // array.clock))
 
     def transfer_ps(self, nbytes: int) -> int:

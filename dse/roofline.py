@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph, Node, TensorType, Value
@@ -61,8 +63,9 @@ def array_ps(macs: int, dtype: str, arch: ArchSpec) -> int:
     A type that the array cannot take counts as its fastest one.
     """
     array = arch.array
-    passes = dict(array.passes).get(dtype, min(array.passes.values()))  # type: ignore[call-overload]
-    return -(-macs * int(passes) * PS_PER_S // (array.rows * array.cols * array.units * array.clock))
+    passes: Fraction = dict(array.passes).get(dtype, min(array.passes.values()))  # type: ignore[call-overload]
+    cells = array.rows * array.cols * array.units
+    return ceil(macs * passes * PS_PER_S / (cells * array.clock))
 
 
 def graph_bounds(graph: Graph, arch: ArchSpec) -> GraphBounds:

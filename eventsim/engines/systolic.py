@@ -54,7 +54,9 @@ def transpose_cycles(instr: Transpose, spec: SystolicSpec) -> int:
     P and F this law keeps the issue interval of a matmul and is slower.
     """
     src: Access = instr.src
-    return _cycles(spec, max(_passes(spec, src.dtype), Fraction(1)), max(1, src.partitions), src.free_elements)
+    return _cycles(
+        spec, max(_passes(spec, src.dtype), Fraction(1)), max(1, src.partitions), src.free_elements
+    )
 
 
 def systolic_ps(instr: Matmul | Transpose, spec: SystolicSpec) -> int:
