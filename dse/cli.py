@@ -353,24 +353,48 @@ def compile_command(
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
     dump: Annotated[str, typer.Option(help="graph (as imported) | program | memory.")] = "program",
+    numerics: Annotated[bool, typer.Option("--numerics", help="Execute it against the reference.")] = False,
     json: JsonOut = None,
 ) -> None:
     """Compile only, and show what came of it."""
-    from compiler.errors import Infeasible
     from dse.dump import DUMPS, dump_point
     from dse.errors import did_you_mean
 
     if dump not in DUMPS:
         _fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{did_you_mean(dump, DUMPS)}"])
-    with _user_errors():
-        try:
-            text = dump_point(_point(arch, workload, sets, options, "event", 0), dump)
-        except Infeasible as problem:
-            typer.echo(f"infeasible: {problem}", err=True)
-            raise typer.Exit(INFEASIBLE) from problem
+    point = _point(arch, workload, sets, options, "event", 0)
+    if numerics:
+        _numerics(point, json)
+    with _user_errors(), _infeasible():
+        text = dump_point(point, dump)
     _emit({"dump": dump, "text": text}, json, None)
     if json != "-":
         typer.echo(text)
+
+
+@contextmanager
+def _infeasible() -> Iterator[None]:
+    """A design that does not fit is exit code 3."""
+    from compiler.errors import Infeasible
+
+    try:
+        yield
+    except Infeasible as problem:
+        typer.echo(f"infeasible: {problem}", err=True)
+        raise typer.Exit(INFEASIBLE) from problem
+
+
+def _numerics(point: Point, json: str | None) -> NoReturn:
+    """Execute the program and show how far it is from the reference."""
+    from dataclasses import asdict
+
+    from dse.numerics import numerics
+    from dse.present import numerics_table
+
+    with _user_errors(), _infeasible():
+        found = numerics(point)
+    _emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
+    raise typer.Exit(OK if all(item.passed for item in found) else PARTIAL)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,6 +14,9 @@ from dse.diff import Change, OpChange
 from dse.explain import Explanation
 from dse.result import DEFINITIONS, EngineRecord, PathRecord, Record, busiest_engine, op_cost_ps
 from dse.store import Cell
+
+if TYPE_CHECKING:
+    from dse.numerics import OutputError
 
 TOP_OPS = 12
 _TIMES = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))
@@ -252,6 +256,17 @@ def _cell(value: Cell) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     return "-" if value is None else str(value)
+
+
+def numerics_table(found: Sequence[OutputError]) -> Table:
+    """Errors of the outputs of a program that was executed."""
+    title = "program against reference"
+    table = _table(title, "output", "instructions in order of", "max abs", "relative", "tolerance", "")
+    for item in found:
+        verdict = Text("pass", style="green") if item.passed else Text("FAIL", style="red")
+        error, share = f"{item.max_abs:.3g}", f"{item.relative:.3g}"
+        table.add_row(item.output, item.order, error, share, f"{item.tolerance:g}", verdict)
+    return table
 
 
 def sweep_table(rows: Sequence[dict[str, Cell]], limit: int = 40) -> Table:

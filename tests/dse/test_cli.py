@@ -209,3 +209,18 @@ def test_help_imports_nothing_heavy_and_is_fast() -> None:
     assert "sweep" in done.stdout
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent < 1.0  # the goal is 0.3 s; a loaded machine must not fail the suite
+
+
+@pytest.mark.parametrize("workload", [GEMM, "llama-tiny:prefill", "softmax:rows=70,cols=100"])
+def test_compile_numerics_holds_the_program_against_the_reference(workload: str) -> None:
+    code, out, _ = dse("compile", "edge-npu", workload, "--numerics", "--json", "-")
+    found = json.loads(out)
+    assert code == 0, found
+    assert {item["order"] for item in found} == {"program", "time"}
+    assert all(item["passed"] and item["relative"] <= item["tolerance"] for item in found)
+
+
+def test_numerics_of_a_model_that_is_too_large_is_refused() -> None:
+    code, _, err = dse("compile", "trn1", "llama3-8b:prefill", "--numerics")
+    assert code == 2
+    assert "MACs, want at most" in err

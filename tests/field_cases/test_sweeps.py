@@ -242,3 +242,17 @@ def test_U016_the_same_bytes_under_any_hash_seed() -> None:
         for seed in ("1", "4242")
     }
     assert len(texts) == 1
+
+
+def test_U065_memory_stays_flat_over_many_points_in_one_process() -> None:
+    code = (
+        "import gc, os\nfrom dse import Point, evaluate\n"
+        "def pages(): return int(open('/proc/self/statm').read().split()[1])\n"
+        "def some(first, count):\n"
+        "    for n in range(first, first + count):\n"
+        "        evaluate(Point('trn1', f'gemm:m={128 + n},n=200,k=130'))\n"
+        "some(0, 60); gc.collect(); before = pages()\n"
+        "some(60, 200); gc.collect(); print((pages() - before) / before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.05
