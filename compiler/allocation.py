@@ -123,8 +123,13 @@ def _place_on_chip(
         beside = alive[top][1]
         spare = [b for b in buffers if b.slots > b.need and alive[b.name][1].overlaps(beside)]
         if not spare:
-            peak = fresh[top].address + fresh[top].nbytes
-            raise Infeasible(_overflow(memory, peak, buffers, arch))
+            dense: dict[str, Buffer] = {}
+            top = _pack(memory, buffers, alive, arch, dense, slacks=(0,))
+            peak = dense[top].address + dense[top].nbytes
+            if peak > limit:
+                raise Infeasible(_overflow(memory, peak, buffers, arch))
+            placed.update(dense)
+            return
         spare.sort(key=lambda b: (-b.slot_bytes * (b.slots - b.need), b.name))
         for b in spare[: max(1, len(spare) // 4)]:
             b.slots -= 1
@@ -136,6 +141,8 @@ def _pack(
     alive: dict[str, tuple[Lifetime, Lifetime]],
     arch: ArchSpec,
     placed: dict[str, Buffer],
+    *,
+    slacks: tuple[int, ...] = SLACKS,
 ) -> str:
     """Largest first, each at the lowest address that is free for its whole life; return the topmost.
 
@@ -148,7 +155,7 @@ def _pack(
     for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
         step, align = _step(b.slot_bytes, bank)
         size, life = step * b.slots, alive[b.name][b.slots > 1]
-        for slack in SLACKS:
+        for slack in slacks:
             address = _lowest(done, size, align, life.first - slack, life.last + slack)
             if address + size <= limit:
                 break

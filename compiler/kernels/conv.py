@@ -120,7 +120,7 @@ class _Lowering:
     def _load_image(self, block: Block, c: Range) -> Tensor:
         b, shape = self.b, self.shape
         if shape.folded:
-            return load_folded(b, self.site, self.x, shape.window, block, shape.c)
+            return load_folded(b, self.site, self.x, shape.window, block, channels=shape.c, taps=shape.folded)
         start = self.group * shape.c
         channels = Channels(start, c.size, shape.c_tile, c.start // self.x.block)
         return load_block(b, self.site, self.x, shape.window, block, channels, 0.0)
@@ -129,9 +129,9 @@ class _Lowering:
         """[c in tile, k tiles, c tiles, r, s, k in tile]."""
         b, shape, (r, s) = self.b, self.shape, self.shape.taps
         k_tiles, c_tiles = -(-k.size // shape.k_tile), -(-c.size // shape.c_tile)
-        contracted = shape.c * shape.window.r if shape.folded else c.size
+        contracted = c.size
         if shape.folded:
-            c_tiles = 1
+            contracted, c_tiles = shape.contracted, shape.c_tiles
         tile = b.scratch(
             (shape.c_tile, k_tiles, c_tiles, r, s, shape.k_tile),
             self.w.type.dtype,
@@ -160,12 +160,12 @@ class _Lowering:
         tensor, shape = self.w.tensor, self.shape
         if not shape.folded:
             return tensor
-        r, c, k_tiles, s, k_tile = tensor.shape
+        _, _, k_tiles, s, k_tile = tensor.shape
         pitch = tensor.strides[1]
         return replace(
             tensor,
-            shape=(r * c, k_tiles, 1, 1, s, k_tile),
-            strides=(pitch, tensor.strides[2], 0, 0, tensor.strides[3], tensor.strides[4]),
+            shape=(shape.c_tile, k_tiles, shape.c_tiles, 1, s, k_tile),
+            strides=(pitch, tensor.strides[2], pitch * shape.c_tile, 0, *tensor.strides[3:]),
         )
 
     # ---- compute ---------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class _Lowering:
         stride = shape.window.stride
         step = 1 if shape.folded else stride
         images, rows, cols = where
-        contracted = shape.c_tile if shape.folded else c.size
+        contracted = shape.contracted if shape.folded else c.size
         started = False
         for first, count, size in tile_counts(contracted, shape.c_tile):
             for t in b.tiles(count, 1, "t"):

@@ -28,7 +28,7 @@ class Shape:
     k: int  # output channels of a group
     c_tile: int  # partitions a channel tile takes; with folding, rows of the window times channels
     k_tile: int
-    folded: bool  # the rows of the window lie on partitions beside the channels
+    folded: int  # rows of the window that lie on partitions beside the channels; 0: none
     columns: int  # moving columns of one matmul, at most
     itemsize: int
 
@@ -40,7 +40,12 @@ class Shape:
     @property
     def c_tiles(self) -> int:
         """Channel tiles, the last may be short."""
-        return 1 if self.folded else -(-self.c // self.c_tile)
+        return -(-self.contracted // self.c_tile)
+
+    @property
+    def contracted(self) -> int:
+        """What lies on partitions, over all channel tiles."""
+        return self.c * self.window.r if self.folded else self.c
 
     @property
     def taps(self) -> tuple[int, int]:
@@ -57,9 +62,12 @@ def conv_shape(
     k_group = k // op.groups
     rows = min(arch.array.rows, arch.partitions(arch.scratchpad))
     cols = min(arch.array.cols, arch.partitions(arch.scratchpad), arch.partitions(arch.accumulator))
-    folded = op.groups == 1 and r > 1 and c * r <= rows and c <= blocks[0]
+    folded = 0
+    if op.groups == 1 and r > 1 and c <= blocks[0] and 2 * c <= rows:
+        passes = -(-r // min(r, rows // c))
+        folded = -(-r // passes)
     if op.groups == 1:
-        c_tile = c * r if folded else min(grouped(rows, blocks[0]), _up(c, blocks[0]))
+        c_tile = c * folded if folded else min(grouped(rows, blocks[0]), _up(c, blocks[0]))
         k_tile = min(grouped(cols, blocks[1]), _up(k, blocks[1]))
     else:
         c_tile = min(rows, c_group)
@@ -131,21 +139,20 @@ def choose(b: Builder, site: Site, shape: Shape) -> Plan:
 
     Sizes here are estimates: the allocator has the last word.
     """
-    room = site.arch.partition_bytes(site.arch.scratchpad)
-    for slots in sorted({1, site.slots}, reverse=True):
-        best: tuple[int, int, Plan] | None = None
-        smallest: tuple[int, Plan] | None = None
-        for plan in candidates(shape):
+    room = site.room
+    best: tuple[int, int, Plan] | None = None
+    smallest: tuple[int, Plan] | None = None
+    for plan in candidates(shape):
+        for slots in sorted({1, site.slots}):
             need = scratch_bytes(site, shape, plan, slots)
             if smallest is None or need < smallest[0]:
                 smallest = (need, plan)
-            if need > room:
-                continue
-            time = estimate(b, site, shape, plan)
-            if best is None or (time, need) < best[:2]:
-                best = (time, need, plan)
-        if best is not None:
-            return best[2]
+            if need <= room:
+                time = estimate(b, site, shape, plan, slots)
+                if best is None or (time, need) < best[:2]:
+                    best = (time, need, plan)
+    if best is not None:
+        return best[2]
     assert smallest is not None
     return smallest[1]
 
@@ -215,8 +222,11 @@ def _blocks(shape: Shape, plan: Plan) -> int:
     return -(-shape.images // plan.images) * -(-shape.window.ho // plan.rows)
 
 
-def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
-    """Picoseconds: the larger of array and transfer time, plus the first and last block, which show."""
+def estimate(b: Builder, site: Site, shape: Shape, plan: Plan, slots: int) -> int:
+    """Picoseconds: the slowest of array, vector engines, transfers and their latency, and what shows.
+
+    The first and the last block always show; without a second slot nothing overlaps.
+    """
     window, dtype = shape.window, site.inputs[0].type.dtype
     blocks, k_blocks = _blocks(shape, plan), -(-shape.k // (plan.k_tiles * shape.k_tile))
     passes = shape.c_tiles * prod(shape.taps) * -(-shape.k // shape.k_tile)
@@ -229,16 +239,22 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     x_block = plan.images * in_rows * per_row
     w_all = shape.c * shape.k * window.r * window.s * shape.itemsize
     out = shape.images * shape.k * window.ho * window.wo * shape.itemsize
-    x_times = 1 if plan.hold == "x" else k_blocks
-    w_times = 1 if plan.hold == "w" else blocks
-    traffic = x_block * blocks * x_times + w_all * w_times + out
+    is_held = plan.hold == "x"
+    x_times, w_times = 1 if is_held else k_blocks, 1 if plan.hold == "w" else blocks
+    transfer = b.cost.transfer_ps(x_block * blocks * x_times + w_all * w_times + out)
+    loads = blocks * x_times
     dma = site.arch.dma
-    issues = blocks * k_blocks * dma.issue
-    if plan.hold in ("sums", "taps"):
-        issues *= shape.c_tiles * (prod(shape.taps) if plan.hold == "taps" else 1)
-    first = x_block + w_all // k_blocks + out // (blocks * k_blocks)
-    shown = b.cost.transfer_ps(first) + dma.latency + dma.completion
-    return shape.groups * (max(array, b.cost.transfer_ps(traffic), issues) + shown)
+    streamed = {"sums": shape.c_tiles, "taps": shape.c_tiles * prod(shape.taps)}.get(plan.hold, 1)
+    issues = max(loads * (window.r if shape.folded else 1), blocks * k_blocks) * streamed * dma.issue
+    latency = loads * streamed * (dma.latency + dma.completion + b.cost.transfer_ps(x_block)) // slots
+    copied = input_bytes(site, shape, plan) // shape.itemsize * shape.c_tiles if window.padding else 0
+    moved = loads * copied + -(-shape.k // shape.k_tile) * shape.images * window.ho * window.wo
+    vectors = site.arch.vectors.values()
+    vector = moved * 10**12 // sum(spec.clock for spec in vectors)
+    shown = b.cost.transfer_ps(x_block + w_all // k_blocks + out // (blocks * k_blocks))
+    shown += dma.latency + dma.completion
+    bounds = (array, transfer, issues, latency, vector)
+    return shape.groups * ((max(bounds) if slots > 1 else sum(bounds)) + shown)
 
 
 def _matmul_ps(b: Builder, shape: Shape, dtype: str, passes: int, images: int, rows: int) -> int:

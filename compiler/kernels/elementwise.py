@@ -94,7 +94,7 @@ def _by_features(b: Builder, site: Site) -> None:
     is_vector = len(rhs.type.shape) == 1
     period = 1 if is_vector else rhs.type.shape[0]
     size, block = dtype_bytes(lhs.type.dtype), lhs.block
-    room = site.arch.partition_bytes(site.arch.scratchpad) // (2 * size * site.slots) - 64
+    room = site.room // (2 * size * site.slots) - 64
     r_block = max(1, min(period, room // 2))
     q_block = max(1, min(tokens // period, room // r_block - 1, max(1, LONG_RUN // (size * r_block))))
     n_block = max(1, min(LONG_RUN // (size * q_block * r_block), room // (q_block * r_block) - 1))

@@ -187,32 +187,42 @@ def _fill_border(
                 b.memset(tile[(0, rows), (first, count), :, height, columns], fill)
 
 
-def load_folded(b: Builder, site: Site, port: Port, window: Window, block: Block, channels: int) -> Tensor:
-    """The input under `block` with the rows of the window on partitions: [r * c, 1, images, rows, width].
+def load_folded(
+    b: Builder, site: Site, port: Port, window: Window, block: Block, *, channels: int, taps: int
+) -> Tensor:
+    """The input under `block` with `taps` rows of the window on partitions.
 
-    Partition `r * channels + c` holds, for each output row, the input row that tap `r` needs.
+    [taps * c, tiles, images, rows, width]: partition `j * channels + c` of tile `t` holds, for each output row, the input row that tap row
+    `t * taps + j` needs.
     """
     n, slots, dtype = block.images, site.slots, port.type.dtype
-    dims = (window.r * channels, 1, n.size, block.rows)
+    dims = (taps * channels, -(-window.r // taps), n.size, block.rows)
     tile = b.scratch((*dims, window.padded_width), dtype, slots=slots, name="image")
     staged = is_staged(site, window, dtype)
     target = b.scratch((*dims, window.w), dtype, slots=slots, name="rows") if staged else tile
-    taps = [_tap_rows(window, block, r) for r in range(window.r)]
-    is_whole = all(count == block.rows for _, count in taps)
+    reach = [_tap_rows(window, block, r) for r in range(window.r)]
+    parts = [((0, rows), (first, count)) for first, count, rows in tile_counts(window.r * channels, dims[0])]
+    is_whole = all(count == block.rows for _, count in reach)
     if not is_whole:
-        b.memset(target[:], 0.0)
+        for part in parts:
+            b.memset(target[part], 0.0)
     if window.padding and (is_whole or staged):
-        b.memset(tile[:, :, :, :, (0, window.padding)], 0.0)
-        b.memset(tile[:, :, :, :, (window.padding + window.w, window.padding)], 0.0)
+        for part in parts:
+            b.memset(tile[(*part, slice(None), slice(None), (0, window.padding))], 0.0)
+            b.memset(
+                tile[(*part, slice(None), slice(None), (window.padding + window.w, window.padding))], 0.0
+            )
     inner = slice(None) if staged else (window.padding, window.w)
-    for r, (first, count) in enumerate(taps):
+    for r, (first, count) in enumerate(reach):
         if count:
             start = block.start + (first * window.stride + r - block.top)
-            rows = (start, count, window.stride)
-            source = port.tensor[(0, channels), (0, 1), (n.start, n.size), rows]
-            b.dma(target[(r * channels, channels), :, :, (first, count), inner], source, "input")
+            source = port.tensor[(0, channels), (0, 1), (n.start, n.size), (start, count, window.stride)]
+            place = ((r % taps * channels, channels), (r // taps, 1), slice(None), (first, count), inner)
+            b.dma(target[place], source, "input")
     if staged:
-        b.copy(tile[:, :, :, :, (window.padding, window.w)], target[:])
+        for part in parts:
+            inside = (*part, slice(None), slice(None), (window.padding, window.w))
+            b.copy(tile[inside], target[part])
     return tile
 
 
@@ -260,4 +270,4 @@ def _is_large(site: Site, window: Window, sizes: Sizes) -> bool:
     out = many * sizes.rows * window.wo * dtype_bytes(dtype)
     need = image_bytes(site, window, dtype, many, sizes.rows) + middle + out + 6 * 64
     kinds = min(3, -(-window.ho // sizes.rows))  # blocks at both edges have buffers of their own
-    return need * kinds * site.slots > site.arch.partition_bytes(site.arch.scratchpad)
+    return need * kinds * site.slots > site.room

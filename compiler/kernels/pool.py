@@ -96,7 +96,7 @@ def global_avg_pool(b: Builder, site: Site) -> None:
     n, c, h, w = x.type.shape
     source, target = blocked(x).split(2, h * w), blocked(out)  # [block, blocks, images(, pixels)]
     run = h * w * dtype_bytes(x.type.dtype)
-    room = site.arch.partition_bytes(site.arch.scratchpad) // (2 * site.slots) - 64
+    room = site.room // (2 * site.slots) - 64
     pixels = max(1, min(h * w, room // dtype_bytes(x.type.dtype)))
     for p in common_pieces(c, x.block, out.block):
         for f in b.tiles(p.count, max(1, min(p.count, min(room, LONG_RUN) // run)), "f"):

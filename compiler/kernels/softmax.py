@@ -26,7 +26,7 @@ def softmax(b: Builder, site: Site) -> None:
     x = site.inputs[0]
     rows, columns = x.type.shape
     size = 2 * dtype_bytes(x.type.dtype) + 4
-    room = site.arch.partition_bytes(site.arch.scratchpad) - 1024
+    room = site.room - 1024
     for r in b.tiles(rows, min(rows, site.arch.partitions(site.arch.scratchpad)), "r"):
         if columns * size * site.slots <= room or columns * size <= room // 2:
             _whole_rows(b, site, r)

@@ -63,7 +63,7 @@ def strip_block(site: Site, length: int, item_bytes: int, reserve: int = 0) -> i
     A few tiles a strip, long enough for full transfers, and within the scratchpad (tiles are aligned to
     64 B, and there are four at most).
     """
-    room = site.arch.partition_bytes(site.arch.scratchpad)
+    room = site.room
     room -= min(reserve, room // 2)
     fits = max(1, (room // site.slots - 4 * 64) // item_bytes, room // (2 * item_bytes * site.slots))
     wanted = max(LONG_RUN // item_bytes, -(-length // FEW), 1)

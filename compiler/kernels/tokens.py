@@ -45,7 +45,7 @@ def assemble_tokens(b: Builder, site: Site) -> None:
     n, features, height, width = x.type.shape
     patches = height * width
     size = dtype_bytes(x.type.dtype)
-    room = site.arch.partition_bytes(site.arch.scratchpad) // site.slots - 512
+    room = site.room // site.slots - 512
     images = max(1, min(n, room // ((3 * patches + 2) * size)))
     for p in common_pieces(features, x.block, out.block):
         for f in b.tiles(p.count, 1, "f"):

@@ -56,7 +56,7 @@ def transpose2d(b: Builder, site: Site) -> None:
         b.dma(out.tensor[:], x.tensor.permute(1, 0)[:], "aux")
         return
     size, slots = dtype_bytes(x.type.dtype), site.slots
-    room = site.arch.partition_bytes(site.arch.scratchpad) // slots - 256
+    room = site.room // slots - 256
     wide = _columns_at_once(site)
     at_once = max(1, min(-(-rows // step), LONG_RUN // (step * size), room // ((step + wide) * size)))
     for r in b.tiles(rows, min(rows, step * at_once), "r"):
@@ -111,7 +111,7 @@ def embedding(b: Builder, site: Site) -> None:
 def _blocks_at_once(site: Site, tokens: int, wide: int, blocks: int) -> int:
     """Feature blocks whose rows and turned rows fit the scratchpad."""
     size = dtype_bytes(site.outputs[0].type.dtype)
-    room = site.arch.partition_bytes(site.arch.scratchpad) // site.slots - 256
+    room = site.room // site.slots - 256
     return max(1, min(blocks, room // ((wide + tokens) * size)))
 
 
