@@ -44,11 +44,8 @@ def numerics(point: Point) -> tuple[OutputError, ...]:
     """
     arch, graph, options = resolve(point)
     if graph.macs > MOST_MACS:
-        raise SpaceError(
-            [
-                f"{point.workload}: got {graph.macs} MACs, want at most {MOST_MACS} to execute; use a smaller one"
-            ]
-        )
+        problem = f"got {graph.macs} MACs, want at most {MOST_MACS} to execute; use a smaller model"
+        raise SpaceError([f"{point.workload}: {problem}"])
     check_dram(graph, arch)
     program = compile_graph(graph, arch, options, LawCost(arch))
     feeds = random_feeds(graph, point.seed)

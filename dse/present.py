@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dse.diff import Change, OpChange
-from dse.explain import Explanation
+from dse.explain import WORTHWHILE, Explanation
 from dse.result import DEFINITIONS, EngineRecord, PathRecord, Record, busiest_engine, op_cost_ps
 from dse.store import Cell
 
@@ -68,8 +68,8 @@ def record_view(record: Record) -> RenderableType:
         return Group(*parts, reason_view(record))
     parts.append(_summary(record))
     if record["engines"]:
-        parts.append(engine_table(record))
-    parts += [_memory_table(record), _op_table(record)]
+        parts += [engine_table(record), _memory_table(record)]
+    parts.append(_op_table(record))
     if record["critical_path"]:
         parts.append(path_table(record["critical_path"]))
     failed = [name for name, passed in record["audit"].items() if not passed]
@@ -232,7 +232,12 @@ def explanation_view(found: Explanation) -> RenderableType:
         overrides = " ".join(f"--set {path}='{text}'" for path, text in item.relief.overrides)
         gain = f"{item.gain:+.2%}" if item.gain is not None else item.status
         table.add_row(item.relief.resource, item.relief.change, show_time(item.time_ps), gain, overrides)
-    return Group(table, Text(f"binding resource: {found.binding} ({found.reason})", style="bold"))
+    lines = [Text(f"binding resource: {found.binding} ({found.reason})", style="bold")]
+    worse = [item.relief.resource for item in found.what_ifs if (item.gain or 0.0) < -WORTHWHILE]
+    if worse:
+        text = f"warning: more of {', '.join(worse)} makes it slower: the compiler's choices do not suit it"
+        lines.append(Text(text, style="yellow"))
+    return Group(table, *lines)
 
 
 def diff_view(inputs: Sequence[Change], results: Sequence[Change], ops: Sequence[OpChange]) -> RenderableType:
