@@ -61,11 +61,13 @@ def lifetimes(graph: TileGraph) -> dict[str, tuple[Lifetime, Lifetime]]:
                 old = uses.get(name, (lo, hi))
                 uses[name] = (min(old[0], lo), max(old[1], hi))
         pipelined = loop.count > 1 and any(child.stage for child in loop.body)
+        if pipelined:  # the ends of iterations overlap: nothing in the loop may share bytes
+            for name in uses:
+                spans[name] = (Lifetime(start + 1, position),) * 2
         for name, use in uses.items():
             buffer = graph.buffers[name]
             if buffer.home is loop:
                 one, whole = Lifetime(*use), Lifetime(start + 1, position)
-                # In a pipelined loop the ends of iterations overlap: nothing in it may share bytes.
                 spans[name] = (whole if pipelined else one, whole if loop.count > 1 else one)
         return uses
 

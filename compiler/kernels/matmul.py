@@ -18,7 +18,7 @@ from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.matmul_plan import Plan, Shape, choose, held_slots, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
-from compiler.kernels.norm import normalise, normalised_copy
+from compiler.kernels.norm import Norm, normalise, normalised_copy
 from compiler.kernels.site import LinearPorts, Port, Site
 from compiler.kernels.wants import Anything, Features, Fixed, Follows, Kernel, Same, Want
 from compiler.ops.matmul import Linear
@@ -30,13 +30,13 @@ def linear(b: Builder, site: Site) -> None:
     assert isinstance(op, Linear)
     ports = LinearPorts.of(site)
     shape = problem(site, ports)
-    plan = choose(site, shape, b, needs_norm=op.norm is not None)
-    norm = op.norm is not None and plan is not None
-    if plan is None:  # no room for whole columns of x: normalise in a pass of its own
+    chosen = choose(site, shape, b, needs_norm=op.norm is not None)
+    norm = op.norm is not None and chosen is not None
+    if chosen is None:  # no room for whole columns of x: normalise in a pass of its own
         ports = ports.with_x(normalised_copy(b, site, ports.x, ports.gain, ports.beta))
-        plan = choose(site, shape, b, needs_norm=False)
-        assert plan is not None
-    _Lowering(b, site, op, ports, shape, plan, norm).run()
+        chosen = choose(site, shape, b, needs_norm=False)
+        assert chosen is not None
+    _Lowering(b, site, op, ports, *chosen, norm).run()
 
 
 @dataclass(slots=True)
@@ -51,22 +51,28 @@ class _Lowering:
     plan: Plan
     norm: bool
     bias: Tensor | None = None
+    constants: Norm | None = None
 
     def run(self) -> None:
-        """Loop over blocks, the held operand outside."""
+        """Loop over blocks, the held operand outside; a norm runs one block ahead of the matmuls."""
         b, shape, plan = self.b, self.shape, self.plan
         self.bias = self._load_bias()
-        k = whole(shape.k)
+        if self.norm:
+            gain, beta = self.ports.gain, self.ports.beta
+            self.constants = Norm.load(b, self.site, shape.k, shape.k_tile, gain, beta)
+        k, ahead = whole(shape.k), 1 if self.norm else 0
         if plan.hold == "m":
             for m in b.tiles(shape.m, plan.m_block, "m"):
                 moving = self._load(False, m, k)
-                for s in b.tiles(shape.s, plan.s_block, "s"):
-                    self._block(s, m, self._load(True, s, k), moving)
+                with b.stage(ahead):
+                    for s in b.tiles(shape.s, plan.s_block, "s"):
+                        self._block(s, m, self._load(True, s, k), moving)
         elif plan.hold == "s":
             for s in b.tiles(shape.s, plan.s_block, "s"):
                 stationary = self._load(True, s, k)
-                for m in b.tiles(shape.m, plan.m_block, "m"):
-                    self._block(s, m, stationary, self._load(False, m, k))
+                with b.stage(ahead):
+                    for m in b.tiles(shape.m, plan.m_block, "m"):
+                        self._block(s, m, stationary, self._load(False, m, k))
         else:
             for s in b.tiles(shape.s, plan.s_block, "s"):
                 for m in b.tiles(shape.m, plan.m_block, "m"):
@@ -94,11 +100,22 @@ class _Lowering:
         )  # fmt: skip
         load_features(self.b, tile, self.ports.x, k, block)
         if self.norm:
-            normalise(self.b, self.site, tile, self.shape.k, self.ports.gain, self.ports.beta)
+            assert self.constants is not None
+            with self.b.on(self._engines()[1]):
+                normalise(self.b, self.site, self.constants, tile)
         return [tile]
 
+    def _engines(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Vector engines for taking sums out, and for a norm beside it: apart if there are enough."""
+        arch = self.site.arch
+        able = [n for n, e in arch.vectors.items() if arch.accumulator in e.reads and "copy" in e.ops]
+        if not self.norm or len(able) < 2:
+            return (), ()
+        out = max(able, key=lambda n: ("activate" in arch.vectors[n].ops, n))
+        return (out,), tuple(n for n in arch.vectors if n != out)
+
     def _slots(self, stationary: bool) -> int:
-        return held_slots(self.shape, self.plan)[0 if stationary else 1]
+        return held_slots(self.shape, self.plan, norm=self.norm)[0 if stationary else 1]
 
     def _load_weight(self, port: Port, block: Range, k: Range) -> Tensor:
         b, rows = self.b, self.shape.k_tile
@@ -141,7 +158,8 @@ class _Lowering:
                     self._contract(
                         total[:], _nth(stationary, i), _nth(moving, i), si, mi, whole(shape.k), None
                     )
-                self._finish(sums, out, residual, s, si, mi)
+                with b.on(self._engines()[0]):
+                    self._finish(sums, out, residual, s, si, mi)
         self._store(out, s, m)
 
     def _sums_block(self, s: Range, m: Range) -> None:
@@ -244,7 +262,7 @@ class _Lowering:
 
     def _store(self, out: Tensor, s: Range, m: Range) -> None:
         b, port = self.b, self.ports.out
-        with b.stage(1):
+        with b.stage(2 if self.norm else 1):
             if self.shape.weight_is_stationary:
                 store_features(b, out, port, s, m)
             else:

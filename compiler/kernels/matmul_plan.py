@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder
@@ -32,6 +32,17 @@ class Shape:
     def k_tiles(self) -> int:
         """Number of k tiles, the last may be short."""
         return -(-self.k // self.k_tile)
+
+    @property
+    def token_tile(self) -> int:
+        """Tokens a tile: the side that no DRAM layout fixes."""
+        return self.m_tile if self.weight_is_stationary else self.s_tile
+
+    def with_token_tile(self, tokens: int) -> Shape:
+        """The same problem in tiles of fewer tokens."""
+        if self.weight_is_stationary:
+            return replace(self, m_tile=tokens)
+        return replace(self, s_tile=tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +99,43 @@ def _block_sizes(extent: int, tile: int) -> list[int]:
     return [*sizes, -(-extent // tile) * tile]
 
 
-def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> Plan | None:
+def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[Shape, Plan] | None:
     """The plan with the least estimated time that fits; None if x must be held whole and cannot be.
 
-    Ties go to the one that needs less memory, then to the first. Raises Infeasible if not even the
-    smallest tiles fit.
+    Of plans within `traffic_slack` of the least time, the one that moves fewest DRAM bytes; ties go to the
+    one that needs less memory, then to the first. Where nothing fits, tiles hold fewer tokens. Raises
+    Infeasible if not even the smallest tiles fit.
     """
-    best: tuple[int, int, Plan] | None = None
-    smallest: tuple[int, Plan] | None = None
-    room = site.room
     if needs_norm and shape.k_tile > site.arch.array.cols:
         return None  # the sums of squares would not fit on as many partitions
-    for plan in _candidates(site, shape, needs_norm):
-        need = scratch_bytes(site, shape, plan, needs_norm)
-        if smallest is None or need < smallest[0]:
-            smallest = (need, plan)
-        if need > room or not _sums_fit(site, shape, plan):
-            continue
-        time = estimate(b, site, shape, plan)
-        if best is None or (time, need) < best[:2]:
-            best = (time, need, plan)
-    if best is not None:
-        return best[2]
-    if needs_norm:
-        return None
-    assert smallest is not None
-    raise _too_small(site, shape, *smallest)
+    while True:
+        plans = list(_candidates(site, shape, needs_norm))
+        needs = [scratch_bytes(site, shape, plan, needs_norm) for plan in plans]
+        fitting = [
+            (estimate(b, site, shape, plan), traffic_bytes(shape, plan), need, i)
+            for i, (plan, need) in enumerate(zip(plans, needs, strict=True))
+            if need <= site.room and _sums_fit(site, shape, plan)
+        ]
+        if fitting:
+            best = min(fitting)[0]
+            most = max(best, int(best * (1 + site.options.traffic_slack)))
+            return shape, plans[min(found[1:] for found in fitting if found[0] <= most)[-1]]
+        if needs_norm:
+            return None
+        if shape.token_tile == 1:
+            need = min(needs)
+            raise _too_small(site, shape, need, plans[needs.index(need)])
+        shape = shape.with_token_tile(shape.token_tile // 2)
+
+
+def traffic_bytes(shape: Shape, plan: Plan) -> int:
+    """DRAM bytes that a plan moves, the operand that is not held loaded again for every block."""
+    s_copies, m_copies = _copies(shape)
+    s_blocks, m_blocks = _count(shape.s, plan.s_block), _count(shape.m, plan.m_block)
+    s_times = 1 if plan.hold == "s" else m_blocks
+    m_times = 1 if plan.hold == "m" else s_blocks
+    loads = shape.k * (shape.s * s_copies * s_times + shape.m * m_copies * m_times)
+    return (loads + shape.s * shape.m) * shape.itemsize
 
 
 def _candidates(site: Site, shape: Shape, needs_norm: bool) -> Iterator[Plan]:
@@ -140,9 +162,12 @@ def _copies(shape: Shape) -> tuple[int, int]:
     return (shape.weights, 1) if shape.weight_is_stationary else (1, shape.weights)
 
 
-def held_slots(shape: Shape, plan: Plan) -> tuple[int, int]:
-    """Slots of the stationary and of the moving tiles: the held one needs two only if it changes."""
-    held = min(2, plan.slots)
+def held_slots(shape: Shape, plan: Plan, *, norm: bool) -> tuple[int, int]:
+    """Slots of the stationary and of the moving tiles: the held one needs several only if it changes.
+
+    With a fused norm one block is normalised while one is multiplied and the next one loads.
+    """
+    held = min(3 if norm else 2, plan.slots + norm)
     s_held = held if _count(shape.s, plan.s_block) > 1 else 1
     m_held = held if _count(shape.m, plan.m_block) > 1 else 1
     return (s_held if plan.hold == "s" else plan.slots), (m_held if plan.hold == "m" else plan.slots)
@@ -152,7 +177,11 @@ def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
     """Scratchpad bytes a partition that the plan's tiles need."""
     op = site.op
     assert isinstance(op, Linear)
-    size, (s_copies, m_copies), (s_slots, m_slots) = shape.itemsize, _copies(shape), held_slots(shape, plan)
+    size, (s_copies, m_copies), (s_slots, m_slots) = (
+        shape.itemsize,
+        _copies(shape),
+        held_slots(shape, plan, norm=norm),
+    )
     operands = plan.k_block * size * (plan.s_block * s_copies * s_slots + plan.m_block * m_copies * m_slots)
     out = _count(plan.s_block, shape.s_tile) * plan.m_block * size * min(2, plan.slots) * (1 + op.residual)
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
