@@ -1,10 +1,10 @@
 """Exact folding: when the machine is in a state it was in before, whole periods are skipped.
 
-At the end of an iteration of an *anchor* loop, with nothing left that can run, the state of the machine
-is taken relative to the anchor's clock. If the same state was seen P ps earlier, the time between will
-repeat until some loop that advanced in it runs out. So m periods are added to all clocks, subtracted from
-all loop counters and multiplied into all statistics, and the simulation goes on. This is exact because the
-state is complete, times are integers and nothing depends on absolute time.
+At the end of an iteration of an *anchor* loop, with nothing left that can happen before the anchor's
+clock, the state of the machine is taken relative to that clock. If the same state was seen P ps earlier,
+the time between will repeat until some loop that advanced in it runs out. So m periods are added to all
+clocks, subtracted from all loop counters and multiplied into all statistics, and the simulation goes on.
+This is exact because the state is complete, times are integers and nothing depends on absolute time.
 
 Loops need not be the same in all streams: between the two visits each stream must have advanced in at
 most one of the loops it is in (those outside it and inside it standing where they stood), by any number
@@ -32,7 +32,9 @@ HEAVY = 40  # iterations of more steps than this are compared in full at first s
 MOST_STATES = 64  # visits of one instance of a loop: without a repeat among so many, rest and start again
 MOST_VISITS = 8  # visits kept per state: a repeat may be one of an outer loop in another stream
 MOST_REST = 6  # a loop that never repeats is looked at in one of 2**MOST_REST of its instances
-PAST = None  # a time before the horizon: which one does not matter
+# A time not after the anchor's clock. Which one does not matter: all that happens from now on happens later,
+# so neither the clock of a stream that waits nor the ready time of a transfer decides anything.
+PAST = None
 
 Key = tuple[object, ...]
 
@@ -120,7 +122,7 @@ class Folder:
 
     # -- looking ---------------------------------------------------------------------------------
     def visit(self, stream: Stream) -> None:
-        """The anchor `stream` has ended an iteration and nothing else can run: perhaps skip ahead."""
+        """The anchor `stream` has ended an iteration and all before its clock is done: perhaps skip ahead."""
         step = stream.code[stream.pc]
         anchor = self.anchors[stream.rank, step.slot]
         left = stream.counters[step.slot]
@@ -146,15 +148,14 @@ class Folder:
     def _compare(self, stream: Stream, anchor: _Anchor) -> None:
         anchor.seen += 1
         base = stream.t
-        horizon = self._horizon(base)
-        sketch = self._sketch(base, horizon)
+        sketch = self._sketch(base)
         known = anchor.states.get(sketch)
         if known is None:
             if sketch not in anchor.states and anchor.weight < HEAVY:
                 anchor.states[sketch] = None
                 return
             known = anchor.states[sketch] = {}
-        visits = known.setdefault(self._state(anchor, base, horizon), [])
+        visits = known.setdefault(self._state(anchor, base), [])
         now = self._note(anchor, base)
         best: tuple[int, int, _Visit] | None = None
         for before in visits:
@@ -171,26 +172,16 @@ class Folder:
             self._jump(anchor, best[2], now, best[1])
             anchor.jumped = True
 
-    def _horizon(self, base: int) -> int:
-        """Nothing can happen before: the next kernel event, or the first of the anchored streams.
-
-        All other streams wait for what these will do. So whatever lies before it is past: the clock of a
-        stream that waits, the time of a token, the start of an idle gap.
-        """
-        clocks = [s.t for s in self.sim.anchored]
-        # NOTE: `peek` is infinite when nothing is scheduled.
-        return int(min(base, self.sim.env.peek(), *clocks))
-
-    def _sketch(self, base: int, horizon: int) -> Key:
+    def _sketch(self, base: int) -> Key:
         """A cheap part of the state that nearly always tells two states apart."""
         sketch: list[int | None] = []
         for s in self.sim.streams:
             sketch.append(s.pc)
-            sketch.append(s.t - base if s.t > horizon and not s.done else PAST)
+            sketch.append(s.t - base if s.t > base and not s.done else PAST)
         sketch.extend(len(ring.fifo) for ring in self.sim.rings)
         return tuple(sketch)
 
-    def _state(self, anchor: _Anchor, base: int, horizon: int) -> Key:
+    def _state(self, anchor: _Anchor, base: int) -> Key:
         """Everything else that can influence the future, relative to `base`."""
         sim = self.sim
         now = int(sim.env.now)
@@ -199,23 +190,25 @@ class Folder:
         out: list[object] = [now - base if sim.fluid.running else 0]
         for chan in anchor.chans:
             stamps = chan.stamps
-            while stamps and stamps[0] < horizon:
+            while stamps and stamps[0] < base:
                 stamps.popleft()
                 chan.old += 1
             out.append(chan.old)
             if stamps:
                 out.append(tuple([x - base for x in stamps]))
         for s in sim.streams:
+            if s.holding:  # even if it has ended
+                out.append((s.holding, s.release_at - base))
             if s.done:
                 continue
             out.append((s.state, s.state and s.t - s.arrived, s.table))
             out.append(-1 if s.cause is None else s.cause.index)
-            out.append((s.holding and (s.holding, s.release_at - base), _warmth(s, base, horizon)))
+            out.append(_warmth(s, base))
         out.append((sim.arbiter.held, sim.arbiter.armed))
-        out.extend(self._ring_state(ring, base, horizon) for ring in sim.rings)
+        out.extend(self._ring_state(ring, base) for ring in sim.rings)
         return tuple(out)
 
-    def _ring_state(self, ring: Ring, base: int, horizon: int) -> Key:
+    def _ring_state(self, ring: Ring, base: int) -> Key:
         head = ring.head
         if head is None:
             return ()
@@ -232,7 +225,7 @@ class Folder:
             key.append(head[0] - base)
         for ready, item, cause in ring.fifo:
             key += [
-                ready - base if ready > horizon else PAST,
+                ready - base if ready > base else PAST,
                 item.index,
                 -1 if cause is None else cause.index,
             ]
@@ -342,12 +335,12 @@ class Folder:
         sim.fluid.active_ps += next(values)
 
 
-def _warmth(stream: Stream, base: int, horizon: int) -> object:
+def _warmth(stream: Stream, base: int) -> object:
     """State of the power ramp: nothing, cold, or how warm and since when idle."""
     ramp = stream.bound.ramp
     if ramp is None:
         return None
-    if stream.last_end is None or max(stream.t, horizon) - stream.last_end >= ramp.time_ps:
+    if stream.last_end is None or max(stream.t, base) - stream.last_end >= ramp.time_ps:
         return "cold"
     return (stream.warm, stream.last_end - base)
 

@@ -39,8 +39,13 @@ class Tick(simpy.Event):
 def shift_time(env: simpy.Environment, by: int) -> None:
     """Move the clock and everything scheduled `by` ps ahead.
 
-    NOTE: SimPy has no such call; this is the one place that reaches into the environment. A uniform
-    shift keeps the heap in order.
+    NOTE: SimPy has no such call; only this module reaches into the environment. A uniform shift keeps the
+    heap in order.
     """
     env._now += by
     env._queue[:] = [(time + by, priority, eid, event) for time, priority, eid, event in env._queue]
+
+
+def num_events(env: simpy.Environment) -> int:
+    """How many events have been scheduled. NOTE: takes a number from the counter, so ask at the end."""
+    return next(env._eid)

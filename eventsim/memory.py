@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -47,10 +46,8 @@ class Fluid:
         bound: BoundProgram,
         env: simpy.Environment,
         most: int,
-        after: Callable[[], None],
     ) -> None:
         spec = bound.arch.dma
-        self.after = after  # called when all transfers that end at one time have ended
         self.dma = spec.engines * spec.engine_bandwidth
         self.dram = bound.arch.dram_bandwidth
         # The multiset is one number in base (most + 1): a cheap key.
@@ -147,7 +144,6 @@ class Fluid:
             ring.finished(now)
         self.batching = False
         self._reprice(now)
-        self.after()
 
     def shift(self, by: int) -> None:
         """Move all times `by` ps ahead."""

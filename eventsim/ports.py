@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import simpy
@@ -20,8 +19,7 @@ class Arbiter:
     request that cannot be met does not hold up those behind it.
     """
 
-    def __init__(self, env: simpy.Environment, after: Callable[[], None]) -> None:
-        self.after = after  # called when all grants of one time are given
+    def __init__(self, env: simpy.Environment) -> None:
         self.held = 0  # bit i: group i is in use
         self.pending: list[Stream] = []
         self.armed = False
@@ -58,4 +56,3 @@ class Arbiter:
         self.pending = left
         for stream in granted:
             stream.granted(now)
-        self.after()

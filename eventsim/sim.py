@@ -11,6 +11,7 @@ from compiler.isa import Program, operands
 from eventsim.bind import BoundProgram, BoundStream, bind
 from eventsim.errors import Deadlock, Waiting
 from eventsim.fold import Folder
+from eventsim.kernel import num_events
 from eventsim.memory import Fluid
 from eventsim.ports import Arbiter
 from eventsim.queues import Ring
@@ -18,6 +19,12 @@ from eventsim.record import Recorder
 from eventsim.stream import Step, Stream
 from eventsim.sync import Chan
 from eventsim.trace import StreamTrace, Trace
+
+INFINITY = simpy.core.Infinity
+
+
+def _time_and_rank(stream: Stream) -> tuple[int, int]:
+    return stream.t, stream.rank
 
 
 class Sim:
@@ -29,9 +36,9 @@ class Sim:
         self.ready: deque[Stream] = deque()
         self.anchored: list[Stream] = []
         self.chans = [Chan(i, c.initial) for i, c in enumerate(bound.program.channels)]
-        self.arbiter = Arbiter(self.env, self.drain)
+        self.arbiter = Arbiter(self.env)
         num_queues = sum(s.is_queue for s in bound.streams)
-        self.fluid = Fluid(bound, self.env, num_queues, self.drain)
+        self.fluid = Fluid(bound, self.env, num_queues)
         self.op_names = [self._ops(s) for s in bound.streams]
         self.streams = [
             self._stream(s, record, ops) for s, ops in zip(bound.streams, self.op_names, strict=True)
@@ -53,17 +60,24 @@ class Sim:
             stream.ring = Ring(self, bound.rank, spec.issue + spec.latency, max(1, len(ops)))
         return stream
 
-    def drain(self) -> None:
-        """Run every stream that can go on; then let anchored ones look for a repeat."""
+    def _drain(self) -> None:
+        """Run every stream that can go on; let anchored ones, in order of time, look for a repeat.
+
+        An anchored stream goes on only when the kernel has nothing left to do before its time: then all
+        that is earlier is over, and the state it compares says all about the future.
+        """
         ready, anchored = self.ready, self.anchored
         while True:
             while ready:
                 ready.popleft().run()
             if not anchored:
                 return
-            stream = anchored.pop(0)
-            if self.fold is not None:
-                self.fold.visit(stream)
+            stream = min(anchored, key=_time_and_rank) if len(anchored) > 1 else anchored[0]
+            if stream.t > self.env.peek():
+                return
+            anchored.remove(stream)
+            assert self.fold is not None
+            self.fold.visit(stream)
             step = stream.code[stream.pc]
             left = stream.counters[step.slot] - 1
             stream.counters[step.slot] = left
@@ -72,13 +86,18 @@ class Sim:
 
     def run(self) -> None:
         """Simulate to the end. Raises: Deadlock when streams are left that cannot go on."""
-        self.ready.extend(self.streams)
-        self.drain()
-        # NOTE: SimPy returns from run() without a word when nothing is scheduled any more.
-        self.env.run()
+        env, ready, anchored = self.env, self.ready, self.anchored
+        ready.extend(self.streams)
+        self._drain()
+        # NOTE: not `env.run()`, which returns without a word when nothing is scheduled any more, and
+        # which would let time pass an anchored stream.
+        while env.peek() < INFINITY:
+            env.step()
+            if ready or anchored:
+                self._drain()
         stuck = tuple(self._waiting(s) for s in self.streams if not s.done)
         if stuck:
-            raise Deadlock(int(self.env.now), stuck)
+            raise Deadlock(int(env.now), stuck)
 
     def _waiting(self, stream: Stream) -> Waiting:
         step = stream.code[stream.pc]
@@ -124,7 +143,7 @@ class Sim:
             dram_write_bytes=sum(t.dram_write_bytes * n for t, n in transfers),
             dma_effective_bytes=sum(t.effective_bytes * n for t, n in transfers),
             dma_active_ps=self.fluid.active_ps,
-            kernel_events=next(self.env._eid),
+            kernel_events=num_events(self.env),
             jumps=self.fold.jumps if self.fold else 0,
             columns=self.recorder.columns if self.recorder else (),
             jump_list=tuple(self.fold.jump_list) if self.fold else (),

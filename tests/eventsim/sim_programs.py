@@ -183,6 +183,9 @@ def _head_start(r: random.Random, stream: str) -> Node:
         return matmul(r.choice([200, 512]))
     if stream == "scalar" and r.random() < 0.5:
         return Activate(dst=tile("sbuf", 99), src=tile("sbuf", 99), func="gelu")
+    if r.random() < 0.5:  # a loop of its own, next to the pipelines
+        body = (copy(r.choice([7, 300])), copy(r.choice([20, 900]), "psum"))
+        return Loop("h", r.choice([1, 3, 40]), body, -1)
     return copy(r.choice([50, 4000]))
 
 
@@ -335,6 +338,10 @@ def random_program(r: random.Random, arch: ArchSpec) -> Program:
         if r.random() < 0.3:
             b.add(name, _head_start(r, name))
         b.add(name, Loop("layer", repeat, tuple(nodes), region))
+        if r.random() < 0.1:
+            b.add(name, _head_start(r, name))
+    if "gpsimd" not in bodies and r.random() < 0.5:
+        b.add("gpsimd", _head_start(r, "gpsimd"), copy(30, "psum"), copy(3))
     return b.program()
 
 

@@ -138,3 +138,28 @@ def test_what_only_the_first_iteration_sees_is_not_repeated(
     _same(b.program(), engines__scalar__table_load="1283 ns")
     trace = simulate(b.program(), make_arch(engines__scalar__table_load="1283 ns"))
     assert trace.stream("scalar").wait_ps["table"] == 2 * 1_283_000
+
+
+def test_a_loop_without_events_while_another_engine_waits_for_a_port() -> None:
+    """The ping-pong runs ahead of the kernel, in which the request for the port is still to come."""
+    rule = ({"engines": ("gpsimd", "vector"), "memory": "psum"},)
+    for delay in (5, 700, 5000):
+        b = Builder()
+        forth, back = b.chan("tensor", "scalar"), b.chan("scalar", "tensor", 2)
+        b.add("tensor", Loop("i", 1000, (matmul(100, waits=((back, 1),), signals=((forth, 1),)),), 1))
+        b.add("scalar", Loop("i", 1000, (copy(90, waits=((forth, 1),), signals=((back, 1),)),), 1))
+        b.add("gpsimd", copy(delay), copy(3000, "psum"), copy(50))
+        b.add("vector", copy(delay + 7), copy(1000, "psum"))
+        _same(b.program(), exclusions=rule)
+
+
+@pytest.mark.parametrize("size", [64, 4000])
+def test_a_loop_without_events_while_a_transfer_is_on_its_way(size: int) -> None:
+    b = Builder()
+    forth, back = b.chan("tensor", "scalar"), b.chan("scalar", "tensor", 2)
+    there = b.chan("dma0", "vector")
+    b.add("tensor", Loop("i", 1000, (matmul(100, waits=((back, 1),), signals=((forth, 1),)),), 1))
+    b.add("scalar", Loop("i", 1000, (copy(90, waits=((forth, 1),), signals=((back, 1),)),), 1))
+    b.add("dma0", load(size), load(size, signals=((there, 1),)))
+    b.add("vector", copy(60, waits=((there, 1),)))
+    _same(b.program(), dma__latency="3 us")

@@ -1,0 +1,46 @@
+"""The array's overhead and fractional passes, against the published figures they are derived from."""
+
+from __future__ import annotations
+
+import pytest
+from sim_programs import make_arch, matmul, tile
+
+from arch_configs import load_arch
+from compiler.cost import Roofline
+from compiler.isa import Transpose
+from dse.roofline import array_ps
+from eventsim.engines.systolic import matmul_cycles, systolic_ps, transpose_cycles
+
+
+def test_an_fp32_instruction_of_trn2_starts_as_often_as_measured() -> None:
+    """429 to 432 ns for two cycles a column; our instruction is the pair of them, with one overhead."""
+    arch = load_arch("trn2")
+    half = systolic_ps(matmul(512, dtype="fp32"), arch.array) / 2e3
+    assert 426.7 < half < 432
+    assert half + arch.array.overhead / 2 / arch.array.clock * 1e9 == pytest.approx(430.5, abs=1.5)
+
+
+@pytest.mark.parametrize("columns", [1, 64, 512])
+def test_overhead_is_added_to_every_instruction_and_known_to_the_compiler(columns: int) -> None:
+    plain, slow = make_arch(), make_arch(engines__tensor__overhead=9)
+    assert matmul_cycles(matmul(columns), slow.array) == matmul_cycles(matmul(columns), plain.array) + 9
+    turned = Transpose(dst=tile("psum", 100), src=tile("sbuf", 64, partitions=100))
+    assert transpose_cycles(turned, slow.array) == transpose_cycles(turned, plain.array) + 9
+    instr = matmul(columns, load=False)
+    assert Roofline(slow).matmul_ps(columns, "bf16") == systolic_ps(instr, slow.array)
+
+
+def test_half_a_pass_is_twice_the_rate_but_not_for_transposes() -> None:
+    arch = make_arch(engines__tensor__passes__bf16="1/2")
+    assert matmul_cycles(matmul(511), arch.array) == 256  # 255.5, rounded up
+    turned = Transpose(dst=tile("psum", 128), src=tile("sbuf", 64, partitions=128))
+    assert transpose_cycles(turned, arch.array) == 128
+    assert array_ps(10**6, "bf16", arch) == -(-array_ps(10**6, "bf16", make_arch()) // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tera"), [("trn2", "fp8e4", 158), ("tpu-v5e", "int8", 394), ("trn1", "int8", 190)]
+)
+def test_narrow_types_reach_the_published_peak(name: str, dtype: str, tera: int) -> None:
+    """Per core: Trainium2 1.3 PFLOPS of 8 cores, TPU v5e 394 TOPS, Trainium1 380 TOPS of 2 cores."""
+    assert load_arch(name).peak_flops(dtype) / 1e12 == pytest.approx(tera, rel=0.04)
