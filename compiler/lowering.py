@@ -15,6 +15,7 @@ from compiler.isa import Affine
 from compiler.kernels import KERNELS
 from compiler.kernels.site import Port, Site
 from compiler.layouts import assign_layouts
+from compiler.ops.conv import Conv2d
 from compiler.options import CompileOptions
 
 
@@ -33,6 +34,7 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
     for node, _ in graph.walk():
         if node.op.kind not in KERNELS:
             raise CompileError(f"{node.name}: no kernel for op {node.op.kind!r}, have {', '.join(KERNELS)}")
+    _check_dtypes(graph, arch)
     layouts = assign_layouts(graph, arch)
     b = Builder(arch, graph.name, cost, pipelined=options.pipeline and options.double_buffer)
     _Lowering(graph, arch, options, b, layouts).run()
@@ -44,6 +46,23 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
         shapes=tuple((v.name, (*((v.stacked,) if v.stacked else ()), *v.type.shape)) for v in values),
         outputs=graph.outputs + tuple(s for s in states if s not in graph.outputs),
     )
+
+
+def _check_dtypes(graph: Graph, arch: ArchSpec) -> None:
+    """The array has a rate for the operands of every op that contracts; depthwise ones are not its work."""
+    values = graph.value_map()
+    wrong = []
+    for node, _ in graph.walk():
+        if not node.inputs:
+            continue
+        ins = tuple(values[name].type for name in node.inputs)
+        on_vectors = isinstance(node.op, Conv2d) and node.op.is_depthwise(ins)
+        if node.op.macs(ins) and not on_vectors and ins[0].dtype not in arch.array.passes:
+            known = ", ".join(sorted(arch.array.passes))
+            where = f"engines.{arch.tensor}.passes"
+            wrong.append(f"{node.name}: got operands of {ins[0].dtype}, want one of {known}; see {where}")
+    if wrong:
+        raise CompileError("\n".join(wrong))
 
 
 class _Lowering:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph
-from compiler.isa import Buffer, Matmul, Program, Transpose, walk
-from compiler.ops import Attention, DecodeAttention
+from compiler.isa import Access, Buffer, Matmul, Program, TensorScalar, Transpose, walk
+from compiler.ops import Attention, Conv2d, DecodeAttention
 from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord, PathRecord
 from dse.roofline import GraphBounds, array_ps, transfer_ps
 from eventsim import BoundProgram, Trace
@@ -146,6 +146,7 @@ class OpWork:
     macs: int
     most_macs: int  # causal: the whole square of scores; decode: kv heads packed into one tile
     dtype: str
+    is_depthwise: bool
 
 
 def graph_work(graph: Graph) -> dict[str, OpWork]:
@@ -159,9 +160,9 @@ def graph_work(graph: Graph) -> dict[str, OpWork]:
             most = replace(node.op, causal=False).macs(ins)
         elif isinstance(node.op, DecodeAttention):
             most = macs * node.op.kv_heads
-        found[node.name] = OpWork(
-            node.op.kind, times, times * macs, times * most, ins[0].dtype if ins else ""
-        )
+        is_depthwise = isinstance(node.op, Conv2d) and node.op.is_depthwise(ins)
+        dtype = ins[0].dtype if ins else ""
+        found[node.name] = OpWork(node.op.kind, times, times * macs, times * most, dtype, is_depthwise)
     return found
 
 
@@ -182,7 +183,7 @@ def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord
     order = {op: position for position, op in enumerate(work)}
     found: list[OpRecord] = []
     for op in sorted(busy, key=lambda name: (order.get(name, len(order)), name)):
-        known = work.get(op, OpWork("", 1, 0, 0, ""))
+        known = work.get(op, OpWork("", 1, 0, 0, "", False))
         found.append(
             {
                 "op": op,
@@ -199,20 +200,28 @@ def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord
 
 
 def macs_conserved(program: Program, graph: Graph) -> bool:
-    """Whether every op's matmuls do exactly its MACs.
+    """Whether every op's matmuls do exactly its MACs; of a depthwise convolution, its vector products.
 
     Attention may compute scores that are thrown away: above the diagonal of a causal mask, and, where the
     few query rows of a decode step share a tile, those of other heads.
     """
     issued: dict[str, int] = defaultdict(int)
+    work = graph_work(graph)
     for _, nodes in program.streams:
         for instr, times in walk(nodes):
             if isinstance(instr, Matmul) and instr.model:
                 issued[instr.op] += times * instr.macs
-    work = graph_work(graph)
+            elif isinstance(instr, TensorScalar) and instr.op in work and work[instr.op].is_depthwise:
+                issued[instr.op] += times * _products(instr)
     return set(issued) <= set(work) and all(
         known.macs <= issued.get(op, 0) <= known.most_macs for op, known in work.items()
     )
+
+
+def _products(instr: TensorScalar) -> int:
+    """Elements multiplied by a filter value of their partition."""
+    is_product = instr.op0 == "multiply" and isinstance(instr.a, Access)
+    return instr.dst.elements if is_product else 0
 
 
 def bound_op_records(bounds: GraphBounds) -> list[OpRecord]:

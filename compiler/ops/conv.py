@@ -73,6 +73,10 @@ class Conv2d(Op):
                 self.expect(role, by_role[role], shape, x.dtype)
         return (out,)
 
+    def is_depthwise(self, ins: tuple[TensorType, ...]) -> bool:
+        """One filter a channel: nothing to contract on an array."""
+        return self.groups == ins[0].shape[1] == ins[1].shape[0] > 1
+
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         _, c_group, r, s = ins[1].shape
