@@ -369,6 +369,22 @@ class Builder:
         if instr.dst is not dst:  # type: ignore[attr-defined]
             self.copy(dst, instr.dst)  # type: ignore[attr-defined]
 
+    def either(self, *ways: Instr) -> str:
+        """Emit the one of several equivalent vector instructions that is done first; return its engine."""
+        best: tuple[bool, int, int, str] | None = None
+        for i, instr in enumerate(ways):
+            kinds = {a.buffer: self._kind(a) for a in _accesses(instr)}
+            for name in self._able(instr):
+                done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
+                key = (bool(self._preferred) and name not in self._preferred, done, i, name)
+                if best is None or key < best:
+                    best = key
+        if best is None:
+            self._vector(ways[0], None)
+            return ""
+        self._vector(ways[best[2]], best[3])
+        return best[3]
+
     def queues(self, role: str, nbytes: int, lanes: int | None = None) -> tuple[str, ...]:
         """The DMA queues a transfer of `role` uses: `lanes`, or as many as the full rate needs."""
         dma, names = self.arch.dma, self.arch.queue_names

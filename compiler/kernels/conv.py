@@ -81,6 +81,7 @@ class _Lowering:
     plan: Plan
     group: int
     bias: Tensor | None = None
+    engine: str = ""  # that takes out the sums
 
     def run(self) -> None:
         """Loop over blocks, the held operand outside."""
@@ -272,12 +273,13 @@ class _Lowering:
         where: tuple[Range, Range, Range],
     ) -> None:
         """Take a sum out of the accumulators: `activation(sum + bias + residual)`."""
-        images, rows, cols = ((p.start, p.size) for p in where)
-        view = ((0, ki.size), ki.index, images, rows, cols)
         bias = None
         if self.bias is not None:
             bias = self.bias[(0, ki.size), k.start // self.shape.k_tile + ki.index]
-        evict(self.b, self.site, self.op, total, out[view], residual[view] if residual else None, bias)
+        images, rows, cols = ((p.start, p.size) for p in where)
+        view = ((0, ki.size), ki.index, images, rows, cols)
+        beside = residual[view] if residual else None
+        self.engine = evict(self.b, self.site, self.op, total[:], out[view], beside, bias, self.engine)
 
     def _store(self, out: Tensor, block: Block, k: Range) -> None:
         port = self.site.outputs[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.builder import Builder, Tensor
 from compiler.ir.layout import Layout
-from compiler.isa import Access, Affine
+from compiler.isa import Access, Activate, Affine, Copy, Instr, TensorScalar, TensorTensor
 from compiler.kernels.image import (
     Channels,
     Window,
@@ -24,26 +24,43 @@ def evict(
     b: Builder,
     site: Site,
     op: Conv2d,
-    total: Tensor,
+    total: Access,
     out: Access,
     residual: Access | None,
     bias: Access | None,
-) -> None:
-    """`out = activation(total + bias + residual)`."""
-    value, func = total[:], op.activation
+    engine: str = "",
+) -> str:
+    """`out = activation(total + bias + residual)`, on `engine` if it can; return what the next should use.
+
+    Sums of one block go into one tile: engines that take turns in it would wait for each other.
+    """
+    value, func = total, op.activation
+    last: tuple[Instr, ...]
     if residual is not None:
         if func is None and bias is None:
-            b.tensor_tensor(out, value, residual, "add")
-            return
-        summed = b.scratch(total.shape, "fp32", slots=site.slots, name="summed")
+            with b.on((engine,) if engine else ()):
+                return b.either(TensorTensor(dst=out, lhs=value, rhs=residual, operation="add", op=b.op))
+        sizes = (total.partitions, *(size for _, size in total.dims))
+        summed = b.scratch(sizes, "fp32", slots=site.slots, name="summed")
         b.tensor_tensor(summed[:], value, residual, "add")
         value = summed[:]
-    if func is not None:
-        b.activate(out, value, func, bias=0.0 if bias is None else bias)
+    shift = 0.0 if bias is None else bias
+    if func == "relu":  # two classes of operation, so twice the engines to choose from
+        last = (
+            Activate(dst=out, src=value, func=func, bias=shift, op=b.op),
+            TensorScalar(dst=out, src=value, op0="add", a=shift, op1="max", b=0.0, op=b.op),
+        )
+    elif func is not None:
+        last = (Activate(dst=out, src=value, func=func, bias=shift, op=b.op),)
     elif bias is not None:
-        b.tensor_scalar(out, value, "add", bias)
+        last = (
+            TensorScalar(dst=out, src=value, op0="add", a=bias, op=b.op),
+            Activate(dst=out, src=value, func="identity", bias=bias, op=b.op),
+        )
     else:
-        b.copy(out, value)
+        last = (Copy(dst=out, src=value, op=b.op),)
+    with b.on((engine,) if engine else ()):
+        return b.either(*last)
 
 
 def depthwise_layout(block: int) -> Layout:
@@ -75,7 +92,7 @@ def depthwise(b: Builder, site: Site, op: Conv2d, window: Window) -> None:
                 for t in b.tiles(f.size, 1, "t"):
                     total = _sum_taps(b, site, window, image, filters, t.start, at)
                     evict(
-                        b, site, op, total, y[:, t.start],
+                        b, site, op, total[:], y[:, t.start],
                         residual[:, t.start] if residual else None,
                         bias[(0, size), at + t.start] if bias else None,
                     )  # fmt: skip

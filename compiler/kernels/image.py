@@ -192,8 +192,8 @@ def load_folded(
 ) -> Tensor:
     """The input under `block` with `taps` rows of the window on partitions.
 
-    [taps * c, tiles, images, rows, width]: partition `j * channels + c` of tile `t` holds, for each output row, the input row that tap row
-    `t * taps + j` needs.
+    [taps * c, tiles, images, rows, width]: partition `j * channels + c` of tile `t` holds, for each
+    output row, the input row that tap row `t * taps + j` needs.
     """
     n, slots, dtype = block.images, site.slots, port.type.dtype
     dims = (taps * channels, -(-window.r // taps), n.size, block.rows)
