@@ -93,7 +93,7 @@ def graph_bounds(graph: Graph, arch: ArchSpec) -> GraphBounds:
                 count=times,
                 macs=times * macs,
                 nbytes=read + write,
-                compute_ps=array_ps(times * macs, dtype, arch),
+                compute_ps=array_ps(0 if _off_the_array(node, ins) else times * macs, dtype, arch),
                 memory_ps=transfer_ps(read + write, arch),
             )
         )
@@ -106,6 +106,11 @@ def graph_bounds(graph: Graph, arch: ArchSpec) -> GraphBounds:
         compute_ps=max(0, sum(op.compute_ps for op in ops) - sum(op.compute_ps > 0 for op in ops)),
         memory_ps=transfer_ps(reads + writes, arch),
     )
+
+
+def _off_the_array(node: Node, ins: tuple[TensorType, ...]) -> bool:
+    """Depthwise convolutions contract nothing: a compiler may well give them to the vector engines."""
+    return isinstance(node.op, Conv2d) and node.op.groups == ins[0].shape[1] > 1
 
 
 def _read_bytes(node: Node, value: Value, ins: tuple[TensorType, ...]) -> int:

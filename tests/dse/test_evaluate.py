@@ -205,3 +205,11 @@ def test_a_trace_comes_with_the_record_on_demand() -> None:
     assert bound is not None
     assert trace is not None
     assert trace.time_ps + bound.arch.launch_overhead == record["time_ps"]
+
+
+def test_a_depthwise_convolution_does_not_bound_the_time_by_the_array() -> None:
+    arch = load_arch("edge-npu")
+    depthwise = graph_bounds(build("conv:c=32,k=32,groups=32"), arch)
+    dense = graph_bounds(build("conv:c=32,k=32,groups=1"), arch)
+    assert depthwise.compute_ps == 0 < dense.compute_ps
+    assert depthwise.memory_ps > 0

@@ -51,16 +51,16 @@ if __name__ == "__main__":
         print(done, flush=True)
     jobs = int(sys.argv[2])
     options = SweepOptions(jobs=jobs)
-    run_sweep(plan(100), Path(sys.argv[1]), evaluate=fakes.slow, options=options, on_record=heard)
+    run_sweep(plan(int(sys.argv[3])), Path(sys.argv[1]), evaluate=fakes.slow, options=options, on_record=heard)
 """
 
 
-def start(folder: Path, jobs: int, seed: str = "0") -> subprocess.Popen[str]:
+def start(folder: Path, jobs: int, seed: str = "0", count: int = 100) -> subprocess.Popen[str]:
     script = folder.parent / "sweep_script.py"
     script.write_text(SWEEP_SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(HERE), "PYTHONHASHSEED": seed}
     return subprocess.Popen(
-        [sys.executable, str(script), str(folder), str(jobs)],
+        [sys.executable, str(script), str(folder), str(jobs), str(count)],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -110,12 +110,12 @@ def test_U062_a_killed_sweep_resumes_and_bad_points_do_not_lose_it(tmp_path: Pat
 
 def test_U062_a_kill_at_a_random_moment_and_a_rerun_give_the_undisturbed_set(tmp_path: Path) -> None:
     undisturbed, killed = tmp_path / "a", tmp_path / "b"
-    finish(start(undisturbed, 2, seed="1"))
-    process = start(killed, 1, seed="2")
+    finish(start(undisturbed, 2, seed="1", count=60))
+    process = start(killed, 1, seed="2", count=60)
     time.sleep(random.uniform(0.3, 1.5))
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    finish(start(killed, 1, seed="3"))
+    finish(start(killed, 1, seed="3", count=60))
     assert without_provenance(killed) == without_provenance(undisturbed)
     assert (killed / "points.csv").read_bytes() == (undisturbed / "points.csv").read_bytes()
 
@@ -251,8 +251,8 @@ def test_U065_memory_stays_flat_over_many_points_in_one_process() -> None:
         "def some(first, count):\n"
         "    for n in range(first, first + count):\n"
         "        evaluate(Point('trn1', f'gemm:m={128 + n},n=200,k=130'))\n"
-        "some(0, 60); gc.collect(); before = pages()\n"
-        "some(60, 200); gc.collect(); print((pages() - before) / before)\n"
+        "some(0, 50); gc.collect(); before = pages()\n"
+        "some(50, 100); gc.collect(); print((pages() - before) / before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 0.05
