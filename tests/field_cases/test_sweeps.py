@@ -51,7 +51,8 @@ if __name__ == "__main__":
         print(done, flush=True)
     jobs = int(sys.argv[2])
     options = SweepOptions(jobs=jobs)
-    run_sweep(plan(int(sys.argv[3])), Path(sys.argv[1]), evaluate=fakes.slow, options=options, on_record=heard)
+    points, folder = plan(int(sys.argv[3])), Path(sys.argv[1])
+    run_sweep(points, folder, evaluate=fakes.slow, options=options, on_record=heard)
 """
 
 
