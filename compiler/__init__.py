@@ -16,6 +16,7 @@ from compiler.lowering import Lowered, lower
 from compiler.options import CompileOptions
 from compiler.passes import parse_pass, run_pipeline
 from compiler.sync import plan_sync
+from compiler.user_kernel import compile_kernel
 
 __all__ = [
     "CompileError",
@@ -25,6 +26,7 @@ __all__ = [
     "Shortfall",
     "VerifyError",
     "compile_graph",
+    "compile_kernel",
 ]
 
 

@@ -372,15 +372,40 @@ def compile_command(
         typer.echo(text)
 
 
+@app.command()
+def kernel(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A function under @kernel(...).")],
+    arch: Arch,
+    shapes: Annotated[
+        list[str], typer.Option("--shape", help="A size or parameter, e.g. --shape m=4096. Repeatable.")
+    ] = [],  # noqa: B006
+    dtype: Annotated[str | None, typer.Option(help="Element type, in place of the kernel's.")] = None,
+    sets: Sets = [],  # noqa: B006
+    json: JsonOut = None,
+) -> None:
+    """Time a kernel of your own and check its numbers."""
+    from dataclasses import asdict
+
+    from dse.kernel import kernel_view, load_kernel, parse_sizes, time_kernel
+    from dse.roles import load_with_roles
+
+    with _user_errors(), _infeasible(f"{target}: "):
+        sizes = parse_sizes(_pairs(shapes, "--shape"))
+        spec = load_with_roles(arch, dict(_pairs(sets, "--set")))
+        report = time_kernel(load_kernel(target), spec, sizes, dtype)
+        _emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
+    raise typer.Exit(OK if report.passed else PARTIAL)
+
+
 @contextmanager
-def _infeasible() -> Iterator[None]:
+def _infeasible(where: str = "") -> Iterator[None]:
     """A design that does not fit is exit code 3."""
     from compiler.errors import Infeasible
 
     try:
         yield
     except Infeasible as problem:
-        typer.echo(f"infeasible: {problem}", err=True)
+        typer.echo(f"infeasible: {where}{problem}", err=True)
         raise typer.Exit(INFEASIBLE) from problem
 
 
