@@ -125,8 +125,10 @@ def load_block(
     dims = (channels.rows, channels.tiles, n.size)
     tile = b.scratch((*dims, height, window.padded_width), dtype, slots=slots, name="image")
     inner = ((block.top, block.valid), (window.padding, window.w))
+    engines = _filler(b)
     if window.padding:
-        _fill_border(b, tile, window, block, channels, fill)
+        with b.on(engines):
+            _fill_border(b, tile, window, block, channels, fill)
     if not block.valid:
         return tile
     if not is_staged(site, window, dtype):
@@ -136,8 +138,15 @@ def load_block(
     load_channels(b, flat, port, channels, n, (block.start, block.valid), ())
     for first, count, rows in tile_counts(channels.count, channels.rows):
         part = ((0, rows), (first, count), slice(None))
-        b.copy(tile[(*part, *inner)], flat[part])
+        with b.on(engines):
+            b.copy(tile[(*part, *inner)], flat[part])
     return tile
+
+
+def _filler(b: Builder) -> tuple[str, ...]:
+    """The engine that fills a tile: several would wait for each other, as all write the same bytes."""
+    able = [name for name, spec in b.arch.vectors.items() if {"copy", "memset"} <= set(spec.ops)]
+    return (min(able, key=lambda name: b.load[name]),) if able else ()
 
 
 def load_channels(
@@ -203,15 +212,16 @@ def load_folded(
     reach = [_tap_rows(window, block, r) for r in range(window.r)]
     parts = [((0, rows), (first, count)) for first, count, rows in tile_counts(window.r * channels, dims[0])]
     is_whole = all(count == block.rows for _, count in reach)
+    engines = _filler(b)
     if not is_whole:
         for part in parts:
-            b.memset(target[part], 0.0)
+            with b.on(engines):
+                b.memset(target[part], 0.0)
     if window.padding and (is_whole or staged):
         for part in parts:
-            b.memset(tile[(*part, slice(None), slice(None), (0, window.padding))], 0.0)
-            b.memset(
-                tile[(*part, slice(None), slice(None), (window.padding + window.w, window.padding))], 0.0
-            )
+            for column in (0, window.padding + window.w):
+                with b.on(engines):
+                    b.memset(tile[(*part, slice(None), slice(None), (column, window.padding))], 0.0)
     inner = slice(None) if staged else (window.padding, window.w)
     for r, (first, count) in enumerate(reach):
         if count:
@@ -222,7 +232,8 @@ def load_folded(
     if staged:
         for part in parts:
             inside = (*part, slice(None), slice(None), (window.padding, window.w))
-            b.copy(tile[inside], target[part])
+            with b.on(engines):
+                b.copy(tile[inside], target[part])
     return tile
 
 
