@@ -197,14 +197,12 @@ class Folder:
             if stamps:
                 out.append(tuple([x - base for x in stamps]))
         for s in sim.streams:
-            if s.holding:  # even if it has ended
-                out.append((s.holding, s.release_at - base))
             if s.done:
                 continue
             out.append((s.state, s.state and s.t - s.arrived, s.table))
             out.append(-1 if s.cause is None else s.cause.index)
             out.append(_warmth(s, base))
-        out.append((sim.arbiter.held, sim.arbiter.armed))
+        out.extend([free - base if free > base else PAST for free in sim.arbiter.free_at])
         out.extend(self._ring_state(ring, base) for ring in sim.rings)
         return tuple(out)
 
@@ -296,13 +294,15 @@ class Folder:
         by = times * period
         for i, s in enumerate(sim.streams):
             if before.counters[i] == now.counters[i]:
+                # It may wait for a port that others take again and again.
+                s.decide_at += by if s.decide_at > now.base else 0
                 continue
             slots = self.active[i][s.pc]
             for slot, old, new in zip(slots, before.counters[i], now.counters[i], strict=True):
                 s.counters[slot] -= times * (old - new)
             s.t += by
             s.arrived += by
-            s.release_at += by
+            s.decide_at += by
             if s.last_end is not None:
                 s.last_end += by
         for chan in anchor.chans:
@@ -310,6 +310,7 @@ class Folder:
                 chan.stamps = deque([x + by for x in chan.stamps])
         for i, ring in enumerate(sim.rings):
             _shift_ring(ring, by, moved=now.flows[i] != before.flows[i])
+        sim.arbiter.free_at = [free + by if free > now.base else free for free in sim.arbiter.free_at]
         self._add_totals(anchor, [times * (b - a) for a, b in zip(before.totals, now.totals, strict=True)])
         sim.fluid.shift(by)
         shift_time(sim.env, by)

@@ -16,43 +16,42 @@ class Arbiter:
     """Grants ports. Requests of one time are collected and decided at its end, lowest rank first.
 
     An instruction that needs several groups gets them together, so no circular wait can arise; a
-    request that cannot be met does not hold up those behind it.
+    request that cannot be met does not hold up those behind it. A request costs one kernel event, and
+    one more each time its port turns out to be taken.
     """
 
-    def __init__(self, env: simpy.Environment) -> None:
-        self.held = 0  # bit i: group i is in use
+    def __init__(self, env: simpy.Environment, num_ports: int) -> None:
+        self.free_at = [0] * num_ports  # end of the last instruction that held the port
         self.pending: list[Stream] = []
-        self.armed = False
         self.tick = Tick(env, self._grant)
 
-    def request(self, now: int, stream: Stream) -> None:
-        """Ask for the ports of the stream's current step."""
+    def request(self, stream: Stream) -> None:
+        """Ask at the stream's time for the ports of its current step."""
         self.pending.append(stream)
-        self._arm(now)
-
-    def release(self, now: int, ports: int) -> None:
-        """Give ports back."""
-        self.held &= ~ports
-        if self.pending:
-            self._arm(now)
-
-    def _arm(self, now: int) -> None:
-        if not self.armed:
-            self.armed = True
-            self.tick.at(now, LATE)
+        stream.decide_at = stream.t
+        self.tick.at(stream.t, LATE)
 
     def _grant(self, now: int) -> None:
-        self.armed = False
-        self.pending.sort(key=lambda stream: stream.rank)
+        free_at = self.free_at
+        if len(self.pending) > 1:
+            self.pending.sort(key=_rank)
         left = []
-        granted = []
         for stream in self.pending:
-            ports = stream.step_ports()
-            if ports & self.held:
+            if stream.decide_at > now:
                 left.append(stream)
-            else:
-                self.held |= ports
-                granted.append(stream)
+                continue
+            ports = stream.step_ports()
+            until = max(free_at[port] for port in ports)
+            if until > now:
+                left.append(stream)
+                stream.decide_at = until
+                self.tick.at(until, LATE)
+                continue
+            end = stream.granted(now)
+            for port in ports:
+                free_at[port] = end
         self.pending = left
-        for stream in granted:
-            stream.granted(now)
+
+
+def _rank(stream: Stream) -> int:
+    return stream.rank

@@ -36,7 +36,7 @@ class Sim:
         self.ready: deque[Stream] = deque()
         self.anchored: list[Stream] = []
         self.chans = [Chan(i, c.initial) for i, c in enumerate(bound.program.channels)]
-        self.arbiter = Arbiter(self.env)
+        self.arbiter = Arbiter(self.env, len(bound.ports))
         num_queues = sum(s.is_queue for s in bound.streams)
         self.fluid = Fluid(bound, self.env, num_queues)
         self.op_names = [self._ops(s) for s in bound.streams]
@@ -171,9 +171,8 @@ class Sim:
         assert idle >= 0, (bound.name, time_ps, busy, wait)
         return StreamTrace(bound.name, busy, wait, idle, end_ps, sum(b.times for b in bound.instrs), by_op)
 
-    def _port_name(self, ports: int) -> str:
-        names = [name for bit, name in enumerate(self.bound.ports) if ports >> bit & 1]
-        return "port:" + "+".join(dict.fromkeys(names))
+    def _port_name(self, ports: tuple[int, ...]) -> str:
+        return "port:" + "+".join(dict.fromkeys(self.bound.ports[port] for port in ports))
 
 
 def simulate_bound(bound: BoundProgram, *, fold: bool = True, record: bool = False) -> Trace:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from eventsim.assemble import ANCHOR, BARRIER, END, EXEC, LOOP_BEGIN, LOOP_END, RAMP, SPECIAL, TRANSFER, Op
 from eventsim.bind import BoundStream
 from eventsim.clock import PS_PER_S
-from eventsim.kernel import Tick
 from eventsim.queues import RING_DEPTH, Ring
 from eventsim.sync import Chan
 
 if TYPE_CHECKING:
     from eventsim.sim import Sim
 
-RUNNING, SYNCHRONISING, REQUESTING = 0, 1, 2
+RUNNING, REQUESTING = 0, 1
 
 
 class Step:
@@ -52,7 +51,8 @@ class Step:
         self.skip = 0  # loop ends to pass without looking for a repeat
         bound = stream.instrs[op.index] if op.index >= 0 else None
         self.table = bound.table if bound else None
-        self.ports = bound.ports if bound else 0
+        mask = bound.ports if bound else 0
+        self.ports = tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
         self.flow_class = bound.flow_class if bound else -1
         transfer = bound.transfer if bound else None
         self.work = transfer.effective_bytes * PS_PER_S if transfer else 0  # in the unit of `Fluid`
@@ -78,14 +78,11 @@ class Stream:
         self.ring: Ring | None = None
         self.cause: Chan | None = None  # queues: what delayed the issue since the last transfer
         self.state = RUNNING
-        self.tick = Tick(sim.env, self._synchronised)
-        self.release_tick = Tick(sim.env, self._release)
-        self.holding = 0
-        self.release_at = 0
+        self.decide_at = 0  # when its request for a port is looked at next
         self.arrived = 0  # when the tokens of the step that waits for a port were there
         self.table: str | None = None
         self.table_ps = 0  # time lost to changing tables
-        self.port_ps = {step.ports: 0 for step in code if step.ports}  # time lost to ports, by port mask
+        self.port_ps = {step.ports: 0 for step in code if step.ports}  # time lost by ports
         self.warm = 0  # work done since the array was last cold
         self.last_end: int | None = None  # of the array
         self.ramp_ps = 0  # time lost to the ramp
@@ -170,8 +167,8 @@ class Stream:
                         self.t = t
                         self.cause = cause
                         self.arrived = arrived
-                        self.state = SYNCHRONISING
-                        self.tick.at(t)
+                        self.state = REQUESTING
+                        self.sim.arbiter.request(self)
                         return
                     t = self._execute(step, t, cause, arrived)
                 elif kind == TRANSFER:
@@ -241,16 +238,12 @@ class Stream:
         return t + duration
 
     # -- ports ---------------------------------------------------------------------------------
-    def step_ports(self) -> int:
+    def step_ports(self) -> tuple[int, ...]:
         """Ports that the present step needs."""
         return self.code[self.pc].ports
 
-    def _synchronised(self, now: int) -> None:
-        self.state = REQUESTING
-        self.sim.arbiter.request(now, self)
-
-    def granted(self, now: int) -> None:
-        """Run the step that waited for its ports, then go on."""
+    def granted(self, now: int) -> int:
+        """Run the step that waited for its ports, then be ready to go on; return its end."""
         step = self.code[self.pc]
         if now > self.t:
             self.port_ps[step.ports] += now - self.t
@@ -258,12 +251,5 @@ class Stream:
         self.t = self._execute(step, now, self.cause, self.arrived)
         self.cause = None
         self.pc += 1
-        self.holding = step.ports
-        self.release_at = self.t
-        self.release_tick.at(self.t)
         self.sim.ready.append(self)
-
-    def _release(self, now: int) -> None:
-        ports = self.holding
-        self.holding = 0
-        self.sim.arbiter.release(now, ports)
+        return self.t
