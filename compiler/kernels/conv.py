@@ -45,7 +45,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
 
     out = len(node.inputs)
     assert isinstance(node.op, Conv2d)
-    is_depthwise = node.op.groups == types[node.outputs[0]].shape[1] == types[node.inputs[0]].shape[1] > 1
+    is_depthwise = node.op.is_depthwise(tuple(types[name] for name in node.inputs))
     by_role: dict[str, Want] = {"x": Features(), "w": Follows(filters), "b": Fixed(ROW_MAJOR), "r": Same(out)}
     return (*(by_role[role] for role in node.op.roles), Same(0) if is_depthwise else Features())
 
