@@ -191,6 +191,9 @@ def compile_kernel(
     types = kernel.types(values, dtype)
     try:
         return _compiled(kernel, arch, values, types, cost, Builder)
+    except Infeasible as error:
+        error.add_note(f"{kernel.file}: kernel {kernel.name}")
+        raise
     except VerifyError as error:
         raise _located(error, kernel, arch, values, types, cost) from error
 
@@ -257,7 +260,7 @@ class _LineBuilder(Builder):
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == Builder.__module__:
             frame = frame.f_back
-        super()._emit(stream, replace(instr, op=f"line {frame.f_lineno}"))
+        super()._emit(stream, replace(instr, op=f"{frame.f_code.co_filename}:{frame.f_lineno}"))
 
 
 def _located(

@@ -174,8 +174,7 @@ def check_numbers(
         )
         for operand in kernel.inputs
     }
-    want = kernel.reference(**{name: array.astype(np.float32) for name, array in feeds.items()})
-    wanted = want if isinstance(want, tuple) else (want,)
+    wanted = _wanted(kernel, feeds)
     trace = simulate(program, arch, fold=False, record=True)
     runs = {
         "program": run_program(program, arch, feeds),
@@ -186,6 +185,19 @@ def check_numbers(
         for order, got in runs.items()
         for operand, reference in zip(kernel.outputs, wanted, strict=True)
     )
+
+
+def _wanted(kernel: UserKernel, feeds: Mapping[str, Array]) -> tuple[Array, ...]:
+    """What the reference says, one array an output."""
+    where = f"{kernel.file}: kernel {kernel.name}: reference"
+    try:
+        found = kernel.reference(**{name: array.astype(np.float32) for name, array in feeds.items()})
+    except Exception as error:  # the user's own code, as in the compiler
+        raise SpaceError([f"{where}: {type(error).__name__}: {error}"]) from error
+    wanted = found if isinstance(found, tuple) else (found,)
+    if len(wanted) != len(kernel.outputs):
+        raise SpaceError([f"{where}: got {len(wanted)} arrays, want {len(kernel.outputs)}, one an output"])
+    return wanted
 
 
 def _error(name: str, order: str, got: Array, want: Array, dtype: str) -> OutputError:
