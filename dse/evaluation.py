@@ -243,11 +243,12 @@ def _warnings(result: Record) -> list[str]:
             if engine["kind"] == "systolic"
             for cause, spent in engine["wait_ps"].items()
         }
-        cause = max(waits, key=lambda name: (waits[name], name), default="nothing")
-        found.append(
-            f"utilization is low: mfu {mfu:.2%}, mbu {mbu:.2%}; "
-            f"the array mostly waits for {cause}; see dse explain"
-        )
+        if waits:
+            cause = f"the array mostly waits for {max(waits, key=lambda name: (waits[name], name))}"
+        else:
+            first = result["critical_path"][0]
+            cause = f"the array has no work, {first['engine']} takes longest: {first['op']} {first['what']}"
+        found.append(f"utilization is low: mfu {mfu:.2%}, mbu {mbu:.2%}; {cause}; see dse explain")
     return found
 
 
