@@ -15,7 +15,7 @@ from typing import Protocol
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Access, Affine
-from compiler.kernels.site import Site, base_block
+from compiler.kernels.site import Site, bank_pitch, base_block
 
 Start = Affine | int
 SKEW = 2  # stages between a chunk's softmax and its share of the output
@@ -200,11 +200,8 @@ class FlashTile:
 
     def _turned(self, partitions: int, pieces: int, name: str) -> Tensor:
         """Room for transposes, [partitions, pieces, rows], each piece within one accumulator bank."""
-        bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // dtype_bytes(self.sizes.dtype)
-        share = bank
-        while share % 2 == 0 and share // 2 >= self.rows:
-            share //= 2
-        rows = self.rows if pieces * self.rows <= bank else max(share, self.rows)
+        itemsize = dtype_bytes(self.sizes.dtype)
+        rows = bank_pitch(self.site.arch, self.rows, itemsize) if pieces > 1 else self.rows
         return self.b.accumulator(
             (partitions, pieces, rows), slots=self.sizes.copies, dtype=self.sizes.dtype, name=name
         )

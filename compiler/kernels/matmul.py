@@ -19,7 +19,7 @@ from compiler.isa import Access, Affine
 from compiler.kernels.matmul_plan import Plan, Shape, choose, held_slots, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
 from compiler.kernels.norm import Norm, normalise, normalised_copy
-from compiler.kernels.site import LinearPorts, Port, Site
+from compiler.kernels.site import LinearPorts, Port, Site, bank_pitch
 from compiler.kernels.wants import Anything, Features, Fixed, Follows, Kernel, Same, Want
 from compiler.ops.matmul import Linear
 
@@ -159,13 +159,14 @@ class _Lowering:
                         total[:], _nth(stationary, i), _nth(moving, i), si, mi, whole(shape.k), None
                     )
                 with b.on(self._engines()[0]):
-                    self._finish(sums, out, residual, s, si, mi)
+                    self._finish(sums, out, residual, s, m, si, mi)
         self._store(out, s, m)
 
     def _sums_block(self, s: Range, m: Range) -> None:
         """All sums of a block stay in the accumulators while k blocks of both operands stream by."""
         b, shape = self.b, self.shape
-        grid = (-(-s.size // shape.s_tile), -(-m.size // shape.m_tile), shape.m_tile)
+        pitch = bank_pitch(self.site.arch, shape.m_tile, 4)
+        grid = (-(-s.size // shape.s_tile), -(-m.size // shape.m_tile), pitch)
         sums = [b.accumulator((shape.s_tile, *grid), name="sums") for _ in self.ports.weights]
         for k in b.tiles(shape.k, self.plan.k_block * shape.k_tile, "k"):
             stationary, moving = self._load(True, s, k), self._load(False, m, k)
@@ -177,7 +178,7 @@ class _Lowering:
         out, residual = self._out_tiles(s, m)
         for si in b.tiles(s.size, shape.s_tile, "si"):
             for mi in b.tiles(m.size, shape.m_tile, "mi"):
-                self._finish(sums, out, residual, s, si, mi)
+                self._finish(sums, out, residual, s, m, si, mi)
         self._store(out, s, m)
 
     def _contract(
@@ -222,7 +223,14 @@ class _Lowering:
         return out, residual
 
     def _finish(
-        self, sums: list[Tensor], out: Tensor, residual: Tensor | None, s: Range, si: Range, mi: Range
+        self,
+        sums: list[Tensor],
+        out: Tensor,
+        residual: Tensor | None,
+        s: Range,
+        m: Range,
+        si: Range,
+        mi: Range,
     ) -> None:
         """Take the sums out of the accumulators, with everything that is fused behind."""
         b, op = self.b, self.op
@@ -237,7 +245,7 @@ class _Lowering:
             b.activate(gate[:], value, op.activation or "copy")
             b.tensor_tensor(target, _sum_view(sums[1], si, mi), gate[:], "multiply")
             value = target
-        bias = self._bias_view(s, si, mi)
+        bias = self._bias_view(s, m, si, mi)
         if bias is not None and not self.shape.weight_is_stationary:
             b.tensor_tensor(target, value, bias, "add")
             value, bias = target, None
@@ -253,12 +261,12 @@ class _Lowering:
         elif value is not target:
             b.copy(target, value)
 
-    def _bias_view(self, s: Range, si: Range, mi: Range) -> Access | None:
+    def _bias_view(self, s: Range, m: Range, si: Range, mi: Range) -> Access | None:
         if self.bias is None:
             return None
         if self.shape.weight_is_stationary:
             return self.bias[(0, si.size), s.start // self.shape.s_tile + si.index]
-        return self.bias[(0, si.size), (mi.start, mi.size)]
+        return self.bias[(0, si.size), (m.start + mi.start, mi.size)]
 
     def _store(self, out: Tensor, s: Range, m: Range) -> None:
         b, port = self.b, self.ports.out

@@ -123,8 +123,8 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[S
         if needs_norm:
             return None
         if shape.token_tile == 1:
-            need = min(needs)
-            raise _too_small(site, shape, need, plans[needs.index(need)])
+            held = [need for plan, need in zip(plans, needs, strict=True) if _sums_fit(site, shape, plan)]
+            raise _too_small(site, shape, min(held, default=0))
         shape = shape.with_token_tile(shape.token_tile // 2)
 
 
@@ -253,16 +253,16 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     return period * blocks + first + last + 2 * delay
 
 
-def _too_small(site: Site, shape: Shape, need: int, plan: Plan) -> Infeasible:
-    """The shortfall of the smallest plan."""
-    kind, memory = "scratchpad", site.arch.scratchpad
-    have = site.arch.partition_bytes(memory)
-    if need <= have:
-        kind, memory, need = "accumulator", site.arch.accumulator, shape.m_tile * 4 * shape.weights
-        have = site.arch.partition_bytes(memory)
-    total = need * site.arch.partitions(memory) + site.arch.memories[memory].reserved
-    what = f"{site.name}: smallest tiles ({plan.s_block} x {plan.m_block}, k {plan.k_block})"
-    fix = f"memories.{memory}.capacity >= {total} B"
-    return Infeasible(
-        Shortfall(f"{kind}-capacity", memory, need, have, "B per partition", ((what, need),), fix)
-    )
+def _too_small(site: Site, shape: Shape, scratch: int) -> Infeasible:
+    """The shortfall of the smallest plan: of the scratchpad, or (`scratch` 0) of the accumulators."""
+    arch = site.arch
+    memory = arch.scratchpad if scratch else arch.accumulator
+    spec, parts = arch.memories[memory], arch.partitions(memory)
+    if scratch:
+        need, have, unit, total = scratch, site.room, "B per partition", scratch * parts
+    else:
+        need, have, unit = shape.m_tile * 4 * shape.weights, arch.bank_bytes(memory), "B per bank"
+        total = need * parts * spec.banks
+    fix = f"memories.{memory}.capacity >= {total + spec.reserved} B"
+    terms = ((f"{site.name}: smallest tiles", need),)
+    return Infeasible(Shortfall(f"{spec.kind}-capacity", memory, need, have, unit, terms, fix))

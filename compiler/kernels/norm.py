@@ -6,7 +6,7 @@ leaves the sum on every partition, where the elementwise engines need it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
@@ -14,6 +14,7 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.isa import Access, Affine
 from compiler.kernels.move import load_features, load_vector, store_features
 from compiler.kernels.site import Port, Site, grouped, head_block
 from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
@@ -23,7 +24,7 @@ from compiler.ops.norm import LayerNorm, RmsNorm
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """What normalising needs beside x, loaded once: a matrix of ones; gain and shift, one value a partition."""
+    """What normalising needs beside x, loaded once: a matrix of ones; gain and shift."""
 
     features: int
     eps: float
@@ -61,59 +62,68 @@ def normalise_bytes(tokens: int, k_tiles: int) -> int:
 def normalise(b: Builder, site: Site, norm: Norm, x: Tensor) -> None:
     """Normalise `x` [rows, feature tiles, tokens] in place, in pieces of tokens.
 
-    Rows are at most the array's columns, since the sums come out on as many partitions.
+    Rows are at most the array's columns, since the sums come out on as many partitions. The mean is taken
+    off before squares are summed: the difference of two large sums would lose the variance. Statistics stay
+    in the accumulators: a vector engine reads one operand from there beside x at full rate.
     """
-    rows = x.shape[0]
+    share = 1.0 / norm.features
     for t in b.tiles(x.shape[2], chunk(site, x.shape[2]), "nt"):
-        cols = (t.start, t.size)
-        mean, rstd = _statistics(b, site, norm, x, t)
-        for first, tiles, size in _feature_tiles(norm.features, rows):
+        pieces = _Pieces(norm, x, t)
+        if norm.centre:
+            mean = _sum_features(b, site, pieces, square=False)
+            b.tensor_scalar(mean[:], mean[:], "multiply", share)
+            for _, size, part in pieces.walk(b):
+                b.tensor_tensor(part, part, mean[(0, size), (0, t.size)], "subtract")
+        rstd = _sum_features(b, site, pieces, square=True)
+        b.tensor_scalar(rstd[:], rstd[:], "multiply", share, "add", norm.eps)
+        b.activate(rstd[:], rstd[:], "rsqrt")
+        for k, size, part in pieces.walk(b):
+            scale = norm.gain[(0, size), k] if norm.gain is not None else 1.0
+            b.tensor_tensor(part, part, rstd[(0, size), (0, t.size)], "multiply", scale=scale)
+            if norm.beta is not None:
+                b.tensor_scalar(part, part, "add", norm.beta[(0, size), k])
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The feature tiles of some tokens of x."""
+
+    norm: Norm
+    x: Tensor
+    tokens: Range
+
+    def walk(self, b: Builder) -> Iterator[tuple[Affine, int, Access]]:
+        """(tile number, rows, part) of each, the whole ones in a loop."""
+        for first, tiles, size in _feature_tiles(self.norm.features, self.x.shape[0]):
             for f in b.tiles(tiles, 1, "nf"):
                 k = f.start + first
-                part = x[(0, size), k, cols]
-                if mean is not None:
-                    b.tensor_tensor(part, part, mean[(0, size), (0, t.size)], "subtract")
-                scale = norm.gain[(0, size), k] if norm.gain is not None else 1.0
-                b.tensor_tensor(part, part, rstd[(0, size), (0, t.size)], "multiply", scale=scale)
-                if norm.beta is not None:
-                    b.tensor_scalar(part, part, "add", norm.beta[(0, size), k])
+                yield k, size, self.x[(0, size), k, (self.tokens.start, self.tokens.size)]
+
+
+def _sum_features(b: Builder, site: Site, pieces: _Pieces, *, square: bool) -> Tensor:
+    """The sum of x, or of its squares, over all features, on every partition: [rows, tokens]."""
+    x, ones = pieces.x, pieces.norm.ones
+    rows, columns = x.shape[0], pieces.tokens.size
+    total = b.accumulator((rows, columns), slots=site.slots, name="squares" if square else "sums")
+    started = False
+    for k, size, part in pieces.walk(b):
+        addend = part
+        if square:
+            squares = b.scratch((rows, columns), x.dtype, slots=site.slots, name="square")
+            addend = squares[(0, size),]
+            if len(site.arch.vectors) > 1:
+                b.tensor_tensor(addend, part, part, "multiply")
+            else:
+                b.activate(addend, part, "square")
+        b.matmul(total[:], ones[(0, size),], addend, reset=None if started else (k,), model=False)
+        started = True
+    return total
 
 
 def _feature_tiles(features: int, rows: int) -> list[tuple[int, int, int]]:
     """(first tile, tiles, rows) of the whole and of the short last tile."""
     tiles, rest = divmod(features, rows)
     return [p for p in ((0, tiles, rows), (tiles, 1, rest)) if p[1] and p[2]]
-
-
-def _statistics(b: Builder, site: Site, norm: Norm, x: Tensor, t: Range) -> tuple[Tensor | None, Tensor]:
-    """(mean or None, 1 / standard deviation), each [rows, tokens] with equal rows."""
-    rows, cols = x.shape[0], (t.start, t.size)
-    slots, ones = site.slots, norm.ones
-    squares = b.accumulator((rows, t.size), slots=slots, name="squares")
-    sums = b.accumulator((rows, t.size), slots=slots, name="sums") if norm.centre else None
-    for first, tiles, size in _feature_tiles(norm.features, rows):
-        for f in b.tiles(tiles, 1, "ns"):
-            k = f.start + first
-            reset = None if first else (f.start,)
-            square = b.scratch((rows, t.size), x.dtype, slots=slots, name="square")
-            part = x[(0, size), k, cols]
-            if len(site.arch.vectors) > 1:
-                b.tensor_tensor(square[(0, size),], part, part, "multiply")
-            else:
-                b.activate(square[(0, size),], part, "square")
-            b.matmul(squares[:], ones[(0, size),], square[(0, size),], reset=reset, model=False)
-            if sums is not None:
-                b.matmul(sums[:], ones[(0, size),], x[(0, size), k, cols], reset=reset, model=False)
-    # Both stay in the accumulators: a vector engine reads one operand from there beside x at full rate.
-    share = 1.0 / norm.features
-    b.tensor_scalar(squares[:], squares[:], "multiply", share, "add", norm.eps)
-    if sums is not None:
-        b.tensor_scalar(sums[:], sums[:], "multiply", share)
-        spread = b.scratch((rows, t.size), "fp32", slots=slots, name="spread")
-        b.activate(spread[:], sums[:], "square")
-        b.tensor_tensor(squares[:], squares[:], spread[:], "subtract")
-    b.activate(squares[:], squares[:], "rsqrt")
-    return sums, squares
 
 
 def normalised_copy(b: Builder, site: Site, x: Port, gain: Port | None, beta: Port | None) -> Port:

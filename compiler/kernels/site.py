@@ -60,6 +60,17 @@ def head_block(arch: ArchSpec, head_dim: int) -> int:
     return max(d for d in range(1, min(head_dim, base_block(arch)) + 1) if head_dim % d == 0)
 
 
+def bank_pitch(arch: ArchSpec, elements: int, itemsize: int) -> int:
+    """Distance of rows of `elements` in the accumulators such that none straddles two banks."""
+    bank = arch.bank_bytes(arch.accumulator) // itemsize
+    if elements > bank:
+        return -(-elements // bank) * bank
+    share = bank
+    while share % 2 == 0 and share // 2 >= elements:
+        share //= 2
+    return share
+
+
 def grouped(limit: int, block: int) -> int:
     """The largest multiple of `block` within `limit`: several blocks share one tile."""
     return max(1, limit // block) * block
