@@ -337,8 +337,8 @@ class ArchSpec(Spec):
         return max(0, spec.capacity - spec.reserved) // self.partitions(memory)
 
     def bank_bytes(self, memory: str) -> int:
-        """Bytes of one bank of one partition: the largest accumulation group."""
-        return self.partition_bytes(memory) // self.memories[memory].banks
+        """Bytes of one bank of one partition, whole 4-byte sums: the largest accumulation group."""
+        return self.partition_bytes(memory) // self.memories[memory].banks // 4 * 4
 
     @property
     def queue_names(self) -> tuple[str, ...]:

@@ -188,7 +188,7 @@ def _step(slot_bytes: int, bank: int) -> tuple[int, int]:
     if slot_bytes >= bank:
         return _round_up(slot_bytes, bank), bank
     share = bank
-    while share % 2 == 0 and share // 2 >= slot_bytes:
+    while share % 8 == 0 and share // 2 >= slot_bytes:  # a share stays a multiple of 4, the bytes of a sum
         share //= 2
     return share, share
 

@@ -387,16 +387,18 @@ class Builder:
 
     def queues(self, role: str, nbytes: int, lanes: int | None = None) -> tuple[str, ...]:
         """The DMA queues a transfer of `role` uses: `lanes`, or as many as the full rate needs."""
-        dma, names = self.arch.dma, self.arch.queue_names
+        dma, names, apart = self.arch.dma, self.arch.queue_names, lanes or 1
         if lanes is None:
             lanes = 1
-            if dma.queue_bandwidth and nbytes >= dma.engines * dma.descriptor_bytes * 4:
+            if dma.queue_bandwidth:
                 total = min(dma.engines * dma.engine_bandwidth, self.arch.dram_bandwidth)
-                lanes = min(len(names), -(-total // dma.queue_bandwidth))
+                apart = min(len(names), -(-total // dma.queue_bandwidth))
+            if nbytes >= dma.engines * dma.descriptor_bytes * 4:
+                lanes = apart
         if role not in ROLES or not 1 <= lanes <= len(names):
             want = f"one of {', '.join(ROLES)} and 1 to {len(names)} lanes"
             raise CompileError(f"{self.op}: dma: got role {role!r} and {lanes} lanes, want {want}")
-        first = ROLES.index(role) * lanes
+        first = ROLES.index(role) * apart  # however few lanes this transfer takes, others may take all
         return tuple(names[(first + i) % len(names)] for i in range(lanes))
 
     def dma(self, dst: Access, src: Access, role: str = "input", *, lanes: int | None = None) -> None:
