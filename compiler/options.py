@@ -13,5 +13,5 @@ class CompileOptions:
     double_buffer: bool = True  # False: one slot for every tile, no overlap of transfer and compute
     pipeline: bool = True  # software pipelining; given up where its buffers do not fit
     scratch_share: float = 1.0  # of the scratchpad that tiling plans with; less where estimates were short
-    traffic_slack: float = 0.05  # share of a linear layer's estimated time given up to move fewer DRAM bytes
+    traffic_slack: float = 0.01  # share of a linear layer's estimated time given up to move fewer DRAM bytes
     verify: bool = True

@@ -14,6 +14,9 @@ from compiler.kernels.site import LinearPorts, Site, grouped
 from compiler.ops.matmul import Linear
 
 
+SLOTS = 3  # of a streamed tile where time is equal: one ahead evens out what other transfers take away
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The problem in array terms; `s` is the stationary side, `m` the moving side."""
@@ -102,8 +105,8 @@ def _block_sizes(extent: int, tile: int) -> list[int]:
 def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[Shape, Plan] | None:
     """The plan with the least estimated time that fits; None if x must be held whole and cannot be.
 
-    Of plans within `traffic_slack` of the least time, the one that moves fewest DRAM bytes; ties go to the
-    one that needs less memory, then to the first. Where nothing fits, tiles hold fewer tokens. Raises
+    Of plans within `traffic_slack` of the least time, the one that moves fewest DRAM bytes; ties go to
+    `SLOTS` slots, then to the one that needs less memory, then to the first. Where nothing fits, tiles hold fewer tokens. Raises
     Infeasible if not even the smallest tiles fit.
     """
     if needs_norm and shape.k_tile > site.arch.array.cols:
@@ -112,7 +115,7 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[S
         plans = list(_candidates(site, shape, needs_norm))
         needs = [scratch_bytes(site, shape, plan, needs_norm) for plan in plans]
         fitting = [
-            (estimate(b, site, shape, plan), traffic_bytes(shape, plan), need, i)
+            (estimate(b, site, shape, plan), traffic_bytes(shape, plan), abs(plan.slots - SLOTS), need, i)
             for i, (plan, need) in enumerate(zip(plans, needs, strict=True))
             if need <= site.room and _sums_fit(site, shape, plan)
         ]
