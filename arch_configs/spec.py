@@ -136,6 +136,7 @@ class SystolicSpec(Spec):
     min_interval: Count = 1  # cycles between two matmul issues, at least
     weight_load: Count = 1  # cycles to load a full stationary tile
     background_load: bool = True  # the next stationary tile loads while the present one is used
+    sustained: Share = Fraction(1)  # share of the clock's rate that is kept up; peaks are without it
     overhead: CountOrZero = 0  # cycles that every instruction loses, whatever its size
     passes: dict[DTypeName, Ratio]  # cycles per moving column, per operand dtype; 1/2: two rows a cell
     latency: Count = 1  # cycles from the last column issued until the result is visible

@@ -76,7 +76,7 @@ class Roofline:
         array = self._arch.array
         passes: Fraction = array.passes.get(dtype, Fraction(1))  # type: ignore[call-overload]
         cycles = ceil(passes * max(-(-moving // array.units), array.min_interval)) + array.overhead
-        return int(-(-cycles * count * 10**12 // array.clock))
+        return ceil(cycles * count * 10**12 / (array.clock * array.sustained))
 
     def transfer_ps(self, nbytes: int) -> int:
         """Bytes over the slower of DRAM and DMA."""

@@ -9,7 +9,7 @@ from typing import cast
 
 from arch_configs.spec import DTypeName, RampSpec, SystolicSpec
 from compiler.isa import Access, Matmul, Transpose
-from eventsim.clock import ceil_div, cycles_to_ps
+from eventsim.clock import PS_PER_S, ceil_div
 from eventsim.errors import SimError
 
 
@@ -60,9 +60,13 @@ def transpose_cycles(instr: Transpose, spec: SystolicSpec) -> int:
 
 
 def systolic_ps(instr: Matmul | Transpose, spec: SystolicSpec) -> int:
-    """Occupancy of the warm array in ps, rounded up once."""
+    """Occupancy of the warm array in ps at its sustained rate, rounded up once.
+
+    Left out: that a short burst may be faster than what is sustained.
+    """
     cycles = matmul_cycles(instr, spec) if isinstance(instr, Matmul) else transpose_cycles(instr, spec)
-    return cycles_to_ps(cycles, spec.clock)
+    share = spec.sustained
+    return ceil_div(cycles * PS_PER_S * share.denominator, spec.clock * share.numerator)
 
 
 @dataclass(frozen=True, slots=True)

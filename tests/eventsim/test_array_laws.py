@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
+
 import pytest
 from sim_programs import make_arch, matmul, tile
 
@@ -28,6 +31,16 @@ def test_overhead_is_added_to_every_instruction_and_known_to_the_compiler(column
     assert transpose_cycles(turned, slow.array) == transpose_cycles(turned, plain.array) + 9
     instr = matmul(columns, load=False)
     assert Roofline(slow).matmul_ps(columns, "bf16") == systolic_ps(instr, slow.array)
+
+
+@pytest.mark.parametrize(("share", "divisor"), [("1/2", "1/2"), ("0.87", "87/100"), ("1", "1")])
+def test_the_sustained_share_stretches_time_but_not_the_peak(share: str, divisor: str) -> None:
+    plain, slow = make_arch(), make_arch(engines__tensor__sustained=share)
+    for columns in (1, 511, 512):
+        instr = matmul(columns, load=False)
+        exact = matmul_cycles(instr, plain.array) * 10**12 / (plain.array.clock * Fraction(divisor))
+        assert systolic_ps(instr, slow.array) == ceil(exact) == Roofline(slow).matmul_ps(columns, "bf16")
+    assert slow.peak_flops("bf16") == plain.peak_flops("bf16")
 
 
 def test_half_a_pass_is_twice_the_rate_but_not_for_transposes() -> None:

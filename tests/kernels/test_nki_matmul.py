@@ -21,7 +21,7 @@ from workloads import build
 FILE = Path(__file__).parents[2] / "examples" / "kernels" / "nki_matmul.py"
 M, K, N, WORD = 4096, 8192, 8192, 2
 MEASURED_MS = {"basic": 51.8, "hoisted_loads": 42.96, "blocked_free": 22.07, "fully_blocked": 6.97}
-TOLERANCE = {"basic": 0.05, "hoisted_loads": 0.05, "blocked_free": 0.05, "fully_blocked": 0.1}
+TOLERANCE = {"basic": 0.05, "hoisted_loads": 0.05, "blocked_free": 0.05, "fully_blocked": 0.15}
 LOADED = {  # tiles of 128 x 128 and 128 x 512; blocks as in the tutorial
     "basic": (M // 128) * (N // 512) * K * (128 + 512) * WORD,
     "hoisted_loads": (M * K + (M // 128) * K * N) * WORD,
@@ -70,17 +70,24 @@ def test_pieces_must_be_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "workload", "measured_ms", "low", "high"),
-    [  # error allowed below and above: our kernels may be better than those measured, not worse
-        ("trn1", "gemm:m=4096,k=8192,n=8192,dtype=bf16", 6.97, 0.11, 0.05),
-        ("trn1", "gemm:m=4096,k=8192,n=4096,dtype=bf16", 3.539, 0.11, 0.05),
-        ("trn2", "gemm:m=4096,k=8192,n=8192,dtype=fp32", 28.2, 0.03, 0.03),
+    ("arch", "workload", "measured_ms", "tolerance"),
+    [  # the best kernel measured for the shape
+        (
+            "trn1",
+            "gemm:m=4096,k=2048,n=10944,dtype=fp32",
+            9.356,
+            0.01,
+        ),  # the sustained rate is calibrated here
+        ("trn1", "gemm:m=4096,k=8192,n=8192,dtype=bf16", 6.97, 0.10),
+        ("trn1", "gemm:m=4096,k=8192,n=4096,dtype=bf16", 3.539, 0.10),
+        ("trn1", "gemm:m=8192,k=4096,n=4096,dtype=bf16", 3.876, 0.10),
+        ("trn1", "gemm:m=8192,k=4096,n=8192,dtype=bf16", 7.516, 0.10),
+        ("trn2", "gemm:m=4096,k=8192,n=8192,dtype=fp32", 28.2, 0.03),
     ],
 )
 def test_compiled_gemm_beside_the_best_measured_kernel(
-    arch: str, workload: str, measured_ms: float, low: float, high: float
+    arch: str, workload: str, measured_ms: float, tolerance: float
 ) -> None:
     spec = load_arch(arch)
     trace = simulate(compile_graph(build(workload), spec, cost=LawCost(spec)), spec)
-    error = trace.time_ps / 1e9 / measured_ms - 1
-    assert -low <= error <= high
+    assert trace.time_ps / 1e9 == pytest.approx(measured_ms, rel=tolerance)
