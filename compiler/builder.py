@@ -300,8 +300,9 @@ class Builder:
         """
         for access in reads(instr):
             tile = self.graph.buffers[access.buffer]
-            if tile.partitions and tile.home is self._stack[-1]:
-                tile.need = max(tile.need, min(tile.slots, 1 + self._stage))
+            if tile.partitions and tile.home is self._stack[-1] and tile.slots > 1:
+                tile.need = max(tile.need, 1 + self._stage)
+                tile.slots = max(tile.slots, tile.need)
 
     def _kind(self, access: Access) -> str:
         return self._memories[self.graph.buffers[access.buffer].memory]
