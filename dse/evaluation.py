@@ -25,7 +25,8 @@ from eventsim.stats import bounds as program_bounds
 from workloads import WorkloadError, build
 
 USER_ERRORS = (ArchError, WorkloadError, CompileError, SimError, SpaceError)
-LOW_UTILIZATION = 0.05  # assumed: below it a design is probably not what was meant
+LOW_UTILIZATION = 0.05  # assumed: below it, and far from both bounds, a design is probably not what was meant
+FAR = 2  # assumed: times the lower bound of array and DRAM
 
 
 def evaluate(point: Point) -> Record:
@@ -235,8 +236,10 @@ def _warnings(result: Record) -> list[str]:
     found = [
         f"audit failed: {name}; please report it" for name, passed in result["audit"].items() if not passed
     ]
-    mfu, mbu = result["mfu"], result["mbu"]
-    if mfu is not None and mbu is not None and max(mfu, mbu) < LOW_UTILIZATION:
+    mfu, mbu, bounds, time_ps = result["mfu"], result["mbu"], result["bounds"], result["time_ps"]
+    if mfu is None or mbu is None or bounds is None or time_ps is None:
+        return found
+    if mfu < LOW_UTILIZATION and time_ps > FAR * max(bounds["compute_ps"], bounds["memory_ps"]):
         waits = {
             cause: spent
             for engine in result["engines"].values()
