@@ -26,6 +26,8 @@ __all__ = [
     "Shortfall",
     "VerifyError",
     "compile_graph",
+    "optimise",
+    "tile_graph",
     "compile_kernel",
 ]
 
@@ -42,8 +44,8 @@ def compile_graph(
     option is wrong).
     """
     options = options or CompileOptions()
-    graph = run_pipeline(graph, tuple(parse_pass(p) for p in options.passes), arch)  # canonicalise, fuse
-    lowered, placement = _place(graph, arch, options, cost)
+    graph = optimise(graph, arch, options)  # canonicalise, fuse
+    lowered, placement = tile_graph(graph, arch, options, cost)
     plan = plan_sync(lowered.tiles, placement)  # who waits for whom
     program = emit(
         lowered.tiles,
@@ -58,7 +60,12 @@ def compile_graph(
     return program
 
 
-def _place(
+def optimise(graph: Graph, arch: ArchSpec, options: CompileOptions) -> Graph:
+    """The graph after the passes that `options` names."""
+    return run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
+
+
+def tile_graph(
     graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None
 ) -> tuple[Lowered, Placement]:
     """Tiles and addresses; where they do not fit, without pipelining, then with smaller tiles."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler import Program, compile_graph
+from compiler import Program, compile_graph, optimise, tile_graph
 from compiler.ir.text import print_graph, print_program
+from compiler.ir.text_tiles import print_tiles
 from dse import summary
 from dse.costs import LawCost
 from dse.evaluation import check_dram, resolve
 from dse.point import Point
 
-DUMPS = ("graph", "program", "memory")
+DUMPS = ("graph", "fused", "tiles", "program", "memory")
 
 
 def dump_point(point: Point, what: str) -> str:
@@ -19,8 +20,14 @@ def dump_point(point: Point, what: str) -> str:
     arch, graph, options = resolve(point)
     if what == "graph":
         return print_graph(graph)
+    cost = LawCost(arch)
+    fused = optimise(graph, arch, options)
+    if what == "fused":
+        return print_graph(fused)
     check_dram(graph, arch)
-    program = compile_graph(graph, arch, options, LawCost(arch))
+    if what == "tiles":
+        return print_tiles(tile_graph(fused, arch, options, cost)[0].tiles)
+    program = compile_graph(graph, arch, options, cost)
     views: dict[str, Callable[[Program], str]] = {"program": print_program, "memory": _memory_map}
     text = views[what](program)
     if what == "memory":
