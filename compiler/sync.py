@@ -21,6 +21,9 @@ from compiler.ir.tiles import TileGraph, TileInstr, TileLoop
 from compiler.isa import Channel, Token, reads, writes
 
 
+IN_DRAM = -1
+
+
 class Touch(NamedTuple):
     """That a child of a loop uses some memory: on which stream, which bytes and partitions, for which op."""
 
@@ -29,7 +32,7 @@ class Touch(NamedTuple):
     writes: bool
     start: int  # bytes start .. end of each partition, or of DRAM
     end: int
-    low: int  # partitions low .. high; DRAM is 0 .. 1
+    low: int  # partitions low .. high; DRAM has none and says IN_DRAM
     high: int
     op: str
 
@@ -114,7 +117,9 @@ class _Planner:
         accesses = [(a, False) for a in reads(node.instr)] + [(a, True) for a in writes(node.instr)]
         for access, write in accesses:
             buffer = self._placed[access.buffer]
-            low, high = access.partition, access.partition + max(1, access.partitions)
+            low, high = access.partition, access.partition + access.partitions
+            if not access.partitions:
+                low, high = IN_DRAM, IN_DRAM + 1
             end = buffer.address + buffer.nbytes
             touch = Touch(position, node.stream, write, buffer.address, end, low, high, node.instr.op)
             found.append((access.buffer, touch))
@@ -178,7 +183,7 @@ class _Planner:
 
 def _both_fill(first: Touch, second: Touch) -> bool:
     """Two writes of one op to a DRAM tensor: each element is written once, so their order is free."""
-    return first.writes and second.writes and first.high == 1 == second.high and first.op == second.op
+    return first.writes and second.writes and first.low == IN_DRAM == second.low and first.op == second.op
 
 
 def _merged(touches: Touches) -> Touches:
