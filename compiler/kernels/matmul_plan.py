@@ -9,6 +9,7 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
+from compiler.isa import Access, Copy
 from compiler.kernels.norm import normalise_bytes
 from compiler.kernels.site import LinearPorts, Site, grouped
 from compiler.ops.matmul import Linear
@@ -231,11 +232,22 @@ def _array_ps(b: Builder, site: Site, shape: Shape) -> int:
     return total + (b.cost.matmul_ps(rest, dtype, tiles) if rest else 0)
 
 
+def _eviction_ps(b: Builder, site: Site, shape: Shape) -> int:
+    """Time to take one tile of sums out of the accumulators, on the fastest engine that reaches them."""
+    dims = ((1, shape.m_tile),)
+    sums = Access("sums", "fp32", dims, partitions=shape.s_tile)
+    out = Access("out", site.outputs[0].type.dtype, dims, partitions=shape.s_tile)
+    copy, kinds = Copy(dst=out, src=sums), {"sums": "accumulator", "out": "scratchpad"}
+    able = [n for n, e in site.arch.vectors.items() if site.arch.accumulator in e.reads and "copy" in e.ops]
+    return min((b.cost.vector_ps(copy, name, kinds) for name in able), default=0)
+
+
 def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     """Picoseconds: steady state of the innermost block, times blocks, plus what nothing hides.
 
-    A block takes as long as the slowest of: its matmuls, its share of all transfers, starting its
-    transfer, and the round trip from asking for a block until its slot is free, over the slots.
+    A block takes as long as the slowest of: its matmuls, taking its sums out, its share of all transfers,
+    starting its transfer, and the round trip from asking for a block until its slot is free, over the slots.
+    Sums that stay in the accumulators over all k blocks are taken out while the array waits.
     """
     dma = site.arch.dma
     s_blocks, m_blocks = _count(shape.s, plan.s_block), _count(shape.m, plan.m_block)
@@ -250,10 +262,13 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     streamed = b.cost.transfer_ps((s_bytes if plan.hold != "s" else 0) + (m_bytes if plan.hold != "m" else 0))
     delay = dma.issue + dma.latency + dma.completion
     round_trip = -(-(delay + streamed + compute // blocks) // plan.slots)
-    period = max(compute // blocks, moved // blocks, dma.issue, round_trip)
+    evict = _eviction_ps(b, site, shape) * shape.weights
+    evict *= _count(shape.s, shape.s_tile) * _count(shape.m, shape.m_tile)
+    beside, behind = (0, evict) if plan.hold == "sums" else (evict, 0)
+    period = max(compute // blocks, beside // blocks, moved // blocks, dma.issue, round_trip)
     first = b.cost.transfer_ps(s_bytes + m_bytes)
     last = b.cost.transfer_ps(min(plan.s_block, shape.s) * min(plan.m_block, shape.m) * shape.itemsize)
-    return period * blocks + first + last + 2 * delay
+    return period * blocks + behind + first + last + 2 * delay
 
 
 def _too_small(site: Site, shape: Shape, scratch: int) -> Infeasible:
