@@ -26,9 +26,9 @@ __all__ = [
     "Shortfall",
     "VerifyError",
     "compile_graph",
+    "compile_kernel",
     "optimise",
     "tile_graph",
-    "compile_kernel",
 ]
 
 

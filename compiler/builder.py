@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from arch_configs.spec import ArchSpec
-from compiler.cost import CostModel, Roofline, vector_class
-from compiler.errors import CompileError, Infeasible, Shortfall
+from compiler.cost import CostModel, Roofline
+from compiler.engines import EngineChooser
+from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import (
-    WRITTEN_FIELDS,
     Access,
     Activate,
     Affine,
@@ -38,96 +38,11 @@ from compiler.isa import (
     reads,
     var,
 )
+from compiler.tensor import Range, Tensor, row_major, rows_of
 
-Index = int | Affine | tuple[int | Affine, int] | tuple[int | Affine, int, int] | slice
+__all__ = ["Builder", "Range", "Tensor"]
+
 ROLES = ("weight", "input", "output", "aux")  # each role has DMA queues of its own while there are enough
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A piece of an axis: where it starts and how long it is."""
-
-    start: Affine
-    size: int
-    index: Affine  # which piece
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A buffer with a shape: index it to get an operand.
-
-    Each index is an int or Affine (drops the axis), `(start, size)`, `(start, size, step)` or `:`;
-    missing ones select everything. On chip, axis 0 is the partition axis: its start is a number.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  # elements; unused for a partition axis
-    on_chip: bool
-    slot: Affine = Affine()
-
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Access:
-        """The operand that `index` selects."""
-        items: list[Index] = list(index) if isinstance(index, tuple) else [index]
-        items += [slice(None)] * (len(self.shape) - len(items))
-        offset, dims = Affine(), []
-        partition, partitions = 0, 0
-        for axis, item in enumerate(items):
-            start, size, step = _range(item, self.shape[axis])
-            if self.on_chip and axis == 0:
-                if not isinstance(start, int) or size is None or step != 1:
-                    raise CompileError(
-                        f"{self.name}: want partitions as (start, size) with a number to start"
-                    )
-                partition, partitions = start, size
-                continue
-            offset = offset + start * self.strides[axis]
-            if size is not None:
-                dims.append((self.strides[axis] * step, size))
-        return Access(
-            self.name, self.dtype, tuple(dims) or ((1, 1),), offset, partition, partitions, self.slot
-        )
-
-    def at_slot(self, slot: Affine) -> Tensor:
-        """The copy `slot` of a stacked tensor."""
-        return replace(self, slot=slot)
-
-    def permute(self, *order: int) -> Tensor:
-        """The same elements with the axes in another order."""
-        shape, strides = (tuple(t[i] for i in order) for t in (self.shape, self.strides))
-        return replace(self, shape=shape, strides=strides)
-
-    def split(self, axis: int, size: int) -> Tensor:
-        """Axis `axis` as two: which piece of `size`, and where in it (the last piece may be short)."""
-        shape, strides = list(self.shape), list(self.strides)
-        shape[axis : axis + 1] = [-(-shape[axis] // size), size]
-        strides[axis : axis + 1] = [strides[axis] * size, strides[axis]]
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
-
-    def repeat(self, axis: int, size: int) -> Tensor:
-        """A new axis of `size` in front of `axis` that repeats the elements."""
-        shape, strides = list(self.shape), list(self.strides)
-        shape.insert(axis, size)
-        strides.insert(axis, 0)
-        return replace(self, shape=tuple(shape), strides=tuple(strides))
-
-
-def _range(item: Index, extent: int) -> tuple[int | Affine, int | None, int]:
-    if isinstance(item, slice):
-        return 0, extent, 1
-    if isinstance(item, tuple):
-        return (item[0], item[1], item[2]) if len(item) == 3 else (item[0], item[1], 1)
-    return item, None, 1
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    strides: list[int] = []
-    stride = 1
-    for size in reversed(shape):
-        strides.append(stride)
-        stride *= size
-    return tuple(strides[::-1])
 
 
 class Builder:
@@ -147,7 +62,7 @@ class Builder:
         self.graph = TileGraph(name, self.root, {})
         self.op = ""
         self._floor = 1  # loops that were open when the op began
-        self.load: dict[str, int] = dict.fromkeys(arch.engines, 0)  # ps of work given to each engine
+        self._engines = EngineChooser(arch, self.cost, self.graph.buffers)
         self._stack = [self.root]
         self._stage = 0
         self._preferred: tuple[str, ...] = ()
@@ -157,7 +72,7 @@ class Builder:
     def begin(self, op: str) -> None:
         """Instructions from here on belong to `op`; its stages do not reach loops around it."""
         self.op, self._floor = op, len(self._stack)
-        self.load = dict.fromkeys(self.arch.engines, 0)
+        self._engines.start()
 
     # ---- structure -------------------------------------------------------------------------------
     @contextmanager
@@ -248,7 +163,7 @@ class Builder:
             tensor=f"{self.op}:{name}",
             need=min(need, slots),
         )
-        return Tensor(full, dtype, tuple(shape), (0, *_row_major(shape[1:])), True, slot)
+        return Tensor(full, dtype, tuple(shape), (0, *row_major(shape[1:])), True, slot)
 
     def scratch(
         self, shape: Sequence[int], dtype: str, *, slots: int = 1, need: int = 1, name: str = "t"
@@ -285,7 +200,7 @@ class Builder:
             kind=kind,
             tensor=tensor or name,
         )
-        return Tensor(name, dtype, tuple(shape), _row_major(shape), False)
+        return Tensor(name, dtype, tuple(shape), row_major(shape), False)
 
     # ---- instructions ----------------------------------------------------------------------------
     def _emit(self, stream: str, instr: Instr) -> None:
@@ -316,48 +231,15 @@ class Builder:
         finally:
             self._preferred = outer
 
-    def _able(self, instr: Instr) -> list[str]:
-        """The vector engines that have the operation and reach all operands."""
-        need = vector_class(instr)
-        read = {self.graph.buffers[a.buffer].memory for n, a in operands(instr) if n not in WRITTEN_FIELDS}
-        written = {self.graph.buffers[a.buffer].memory for n, a in operands(instr) if n in WRITTEN_FIELDS}
-        return [
-            name
-            for name, spec in self.arch.vectors.items()
-            if need in spec.ops and read <= set(spec.reads) and written <= set(spec.writes)
-        ]
-
-    def pick(self, instr: Instr, engine: str | None = None) -> str:
-        """The vector engine that can run `instr` and would be done with its work first."""
-        if engine is None and self._preferred:
-            engines: tuple[str, ...] | None = self._preferred
-        else:
-            engines = (engine,) if engine else None
-        need = vector_class(instr)
-        best: tuple[int, str] | None = None
-        kinds = {a.buffer: self._kind(a) for a in _accesses(instr)}
-        for name in self._able(instr):
-            if engines is not None and name not in engines:
-                continue
-            done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
-            if best is None or done < best[0]:
-                best = (done, name)
-        if best is None:
-            if engines is not None:
-                with self.on(()):
-                    return self.pick(instr)
-            touched = " and ".join(sorted({self.graph.buffers[a.buffer].memory for a in _accesses(instr)}))
-            fix = f"an engine with ops.{need} that reads and writes {touched}"
-            raise Infeasible(
-                Shortfall("engine-capability", f"{need} on {touched}", 1, 0, "engines", ((self.op, 1),), fix)
-            )
-        self.load[best[1]] = best[0]
-        return best[1]
+    @property
+    def load(self) -> dict[str, int]:
+        """Picoseconds of vector work given to each engine by the present op."""
+        return self._engines.load
 
     def _vector(self, instr: Instr, engine: str | None) -> None:
         """Emit on the engine picked; where none reaches an operand in the accumulators, on a copy of it."""
         dst: Access = instr.dst  # type: ignore[attr-defined]
-        if not self._able(instr) and not isinstance(instr, Copy):
+        if not self._engines.able(instr) and not isinstance(instr, Copy):
             copies: dict[str, Access] = {}
             for name, access in operands(instr):
                 if self._kind(access) == "accumulator":
@@ -366,25 +248,20 @@ class Builder:
                     if name != "dst":
                         self.copy(copies[name], access)
             instr = replace(instr, **copies)  # type: ignore[arg-type]
-        self._emit(self.pick(instr, engine), instr)
+        preferred = (engine,) if engine else self._preferred
+        self._emit(self._engines.pick(instr, self.times, preferred, self.op), instr)
         if instr.dst is not dst:  # type: ignore[attr-defined]
             self.copy(dst, instr.dst)  # type: ignore[attr-defined]
 
     def either(self, *ways: Instr) -> str:
         """Emit the one of several equivalent vector instructions that is done first; return its engine."""
-        best: tuple[bool, int, int, str] | None = None
-        for i, instr in enumerate(ways):
-            kinds = {a.buffer: self._kind(a) for a in _accesses(instr)}
-            for name in self._able(instr):
-                done = self.load[name] + self.times * self.cost.vector_ps(instr, name, kinds)
-                key = (bool(self._preferred) and name not in self._preferred, done, i, name)
-                if best is None or key < best:
-                    best = key
+        best = self._engines.best(ways, self.times, self._preferred)
         if best is None:
             self._vector(ways[0], None)
             return ""
-        self._vector(ways[best[2]], best[3])
-        return best[3]
+        way, engine = best
+        self._vector(ways[way], engine)
+        return engine
 
     def queues(self, role: str, nbytes: int, lanes: int | None = None) -> tuple[str, ...]:
         """The DMA queues a transfer of `role` uses: `lanes`, or as many as the full rate needs."""
@@ -415,7 +292,7 @@ class Builder:
             return
         bounds = [parts * i // len(queues) for i in range(len(queues) + 1)]
         for queue, lo, hi in zip(queues, bounds, bounds[1:], strict=False):
-            self._emit(queue, Dma(dst=_rows(dst, lo, hi - lo), src=_rows(src, lo, hi - lo), op=self.op))
+            self._emit(queue, Dma(dst=rows_of(dst, lo, hi - lo), src=rows_of(src, lo, hi - lo), op=self.op))
 
     def gather(self, dst: Access, table: Access, index: Access, row_stride: int, role: str = "input") -> None:
         """`dst[p] = table[index[p]]`, rows of `row_stride` elements."""
@@ -498,15 +375,3 @@ class Builder:
             op=self.op,
         )
         self._vector(instr, None)
-
-
-def _accesses(instr: Instr) -> list[Access]:
-    return [access for _, access in operands(instr)]
-
-
-def _rows(access: Access, first: int, count: int) -> Access:
-    """Rows `first .. first + count` of the outermost axis (the partitions, on chip)."""
-    if access.partitions:
-        return replace(access, partition=access.partition + first, partitions=count)
-    stride, _ = access.dims[0]
-    return replace(access, dims=((stride, count), *access.dims[1:]), offset=access.offset + first * stride)

@@ -65,6 +65,9 @@ class Affine:
         return self
 
 
+ZERO = Affine()
+
+
 def var(name: str) -> Affine:
     """The loop variable `name` as an expression."""
     return Affine(0, ((name, 1),))

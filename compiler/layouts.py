@@ -45,7 +45,7 @@ class _Groups:
         old = self.fixed.get(root)
         if old is not None and old[0] != layout:
             raise CompileError(
-                f"{by}: wants {name} as {layout}, but {old[1]} wants it as {old[0]}; insert a transpose between them"
+                f"{by}: wants {name} as {layout}, but {old[1]} wants it as {old[0]}; put a transpose between"
             )
         self.fixed[root] = (layout, by)
 

@@ -20,7 +20,6 @@ from compiler.allocation import Placement
 from compiler.ir.tiles import TileGraph, TileInstr, TileLoop
 from compiler.isa import Channel, Token, reads, writes
 
-
 IN_DRAM = -1
 
 

@@ -14,7 +14,6 @@ from compiler.kernels.norm import normalise_bytes
 from compiler.kernels.site import LinearPorts, Site, grouped
 from compiler.ops.matmul import Linear
 
-
 SLOTS = 3  # of a streamed tile where time is equal: one ahead evens out what other transfers take away
 
 
@@ -107,8 +106,8 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[S
     """The plan with the least estimated time that fits; None if x must be held whole and cannot be.
 
     Of plans within `traffic_slack` of the least time, the one that moves fewest DRAM bytes; ties go to
-    `SLOTS` slots, then to the one that needs less memory, then to the first. Where nothing fits, tiles hold fewer tokens. Raises
-    Infeasible if not even the smallest tiles fit.
+    `SLOTS` slots, then to the one that needs less memory, then to the first. Where nothing fits, tiles hold
+    fewer tokens. Raises Infeasible if not even the smallest tiles fit.
     """
     if needs_norm and shape.k_tile > site.arch.array.cols:
         return None  # the sums of squares would not fit on as many partitions

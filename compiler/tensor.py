@@ -1,0 +1,107 @@
+"""Operands by index: shaped views of buffers, cut and turned without moving data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from compiler.errors import CompileError
+from compiler.isa import ZERO, Access, Affine
+
+Index = int | Affine | tuple[int | Affine, int] | tuple[int | Affine, int, int] | slice
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A piece of an axis: where it starts and how long it is."""
+
+    start: Affine
+    size: int
+    index: Affine  # which piece
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A buffer with a shape: index it to get an operand.
+
+    Each index is an int or Affine (drops the axis), `(start, size)`, `(start, size, step)` or `:`;
+    missing ones select everything. On chip, axis 0 is the partition axis: its start is a number.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # elements; unused for a partition axis
+    on_chip: bool
+    slot: Affine = ZERO
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Access:
+        """The operand that `index` selects."""
+        items: list[Index] = list(index) if isinstance(index, tuple) else [index]
+        items += [slice(None)] * (len(self.shape) - len(items))
+        offset, dims = Affine(), []
+        partition, partitions = 0, 0
+        for axis, item in enumerate(items):
+            start, size, step = _range(item, self.shape[axis])
+            if self.on_chip and axis == 0:
+                if not isinstance(start, int) or size is None or step != 1:
+                    raise CompileError(
+                        f"{self.name}: want partitions as (start, size) with a number to start"
+                    )
+                partition, partitions = start, size
+                continue
+            offset = offset + start * self.strides[axis]
+            if size is not None:
+                dims.append((self.strides[axis] * step, size))
+        return Access(
+            self.name, self.dtype, tuple(dims) or ((1, 1),), offset, partition, partitions, self.slot
+        )
+
+    def at_slot(self, slot: Affine) -> Tensor:
+        """The copy `slot` of a stacked tensor."""
+        return replace(self, slot=slot)
+
+    def permute(self, *order: int) -> Tensor:
+        """The same elements with the axes in another order."""
+        shape, strides = (tuple(t[i] for i in order) for t in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
+
+    def split(self, axis: int, size: int) -> Tensor:
+        """Axis `axis` as two: which piece of `size`, and where in it (the last piece may be short)."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[axis : axis + 1] = [-(-shape[axis] // size), size]
+        strides[axis : axis + 1] = [strides[axis] * size, strides[axis]]
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def repeat(self, axis: int, size: int) -> Tensor:
+        """A new axis of `size` in front of `axis` that repeats the elements."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(axis, size)
+        strides.insert(axis, 0)
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+
+def _range(item: Index, extent: int) -> tuple[int | Affine, int | None, int]:
+    if isinstance(item, slice):
+        return 0, extent, 1
+    if isinstance(item, tuple):
+        return (item[0], item[1], item[2]) if len(item) == 3 else (item[0], item[1], 1)
+    return item, None, 1
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a dense tensor, last axis contiguous."""
+    strides: list[int] = []
+    stride = 1
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= size
+    return tuple(strides[::-1])
+
+
+def rows_of(access: Access, first: int, count: int) -> Access:
+    """Rows `first .. first + count` of the outermost axis (the partitions, on chip)."""
+    if access.partitions:
+        return replace(access, partition=access.partition + first, partitions=count)
+    stride, _ = access.dims[0]
+    return replace(access, dims=((stride, count), *access.dims[1:]), offset=access.offset + first * stride)
