@@ -352,7 +352,7 @@ def compile_command(
     workload: WorkloadText,
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
-    dump: Annotated[str, typer.Option(help="graph (as imported) | fused | tiles | program | memory.")] = "program",
+    dump: Annotated[str, typer.Option(help="graph | fused | tiles | program | memory.")] = "program",
     numerics: Annotated[bool, typer.Option("--numerics", help="Execute it against the reference.")] = False,
     json: JsonOut = None,
 ) -> None:
