@@ -68,15 +68,19 @@ def optimise(graph: Graph, arch: ArchSpec, options: CompileOptions) -> Graph:
 def tile_graph(
     graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None
 ) -> tuple[Lowered, Placement]:
-    """Tiles and addresses; where they do not fit, without pipelining, then with smaller tiles."""
+    """Tiles and addresses; where they do not fit, without pipelining, then smaller, then of one slot.
+
+    Raises Infeasible with the least shortfall of all that was tried.
+    """
     ladder = [options, replace(options, pipeline=False)]
     ladder += [replace(ladder[1], scratch_share=options.scratch_share / n) for n in (2, 4)]
-    first: Infeasible | None = None
+    ladder += [replace(ladder[1], double_buffer=False)]
+    failures: list[Infeasible] = []
     for attempt in ladder:
-        lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
         try:
+            lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
             return lowered, allocate(lowered.tiles, arch)  # addresses from lifetimes
         except Infeasible as error:
-            first = first or error
-    assert first is not None
-    raise first
+            if attempt.scratch_share == options.scratch_share:  # else what is available is not the memory
+                failures.append(error)
+    raise min(failures, key=lambda error: error.shortfall.needed - error.shortfall.available)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
+from compiler.allocation import ALIGNMENT
 from compiler.builder import Builder
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
@@ -177,7 +178,7 @@ def held_slots(shape: Shape, plan: Plan, *, norm: bool) -> tuple[int, int]:
 
 
 def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
-    """Scratchpad bytes a partition that the plan's tiles need."""
+    """Scratchpad bytes a partition that the plan's tiles need; each slot starts aligned."""
     op = site.op
     assert isinstance(op, Linear)
     size, (s_copies, m_copies), (s_slots, m_slots) = (
@@ -185,12 +186,18 @@ def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
         _copies(shape),
         held_slots(shape, plan, norm=norm),
     )
-    operands = plan.k_block * size * (plan.s_block * s_copies * s_slots + plan.m_block * m_copies * m_slots)
-    out = _count(plan.s_block, shape.s_tile) * plan.m_block * size * min(2, plan.slots) * (1 + op.residual)
+    s_tile, m_tile = (_aligned(plan.k_block * size * block) for block in (plan.s_block, plan.m_block))
+    operands = s_tile * s_copies * s_slots + m_tile * m_copies * m_slots
+    result = _aligned(_count(plan.s_block, shape.s_tile) * plan.m_block * size)
+    out = result * min(2, plan.slots) * (1 + op.residual)
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
     x_block = plan.m_block if shape.weight_is_stationary else plan.s_block
     extra = normalise_bytes(x_block, shape.k_tiles) if norm else 0
     return operands + out + temporary + extra + (4 * _count(shape.s, shape.s_tile) if op.bias else 0)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:

@@ -19,7 +19,7 @@ name: tiny
 arch: trn1
 workload: "{GEMM}"
 space:
-  memories.sbuf.capacity: [24 MiB, 2100 KiB]
+  memories.sbuf.capacity: [24 MiB, 2064 KiB]
   memories.hbm.bandwidth: [410 GB/s, 205 GB/s]
 """
 
