@@ -1,4 +1,4 @@
-"""The command line. Imports inside the commands keep `dse --help` fast; only this module prints."""
+"""The command line. Imports inside the commands keep `dse --help` fast."""
 
 from __future__ import annotations
 
@@ -10,17 +10,38 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from dse.terminal import (
+    EXIT_OF,
+    INFEASIBLE,
+    OK,
+    PARTIAL,
+    Arch,
+    FidelityText,
+    Jobs,
+    JsonOut,
+    NoCache,
+    Options,
+    Seed,
+    Sets,
+    WorkloadText,
+    console,
+    emit,
+    evaluator,
+    fail,
+    infeasible_exits,
+    make_point,
+    pairs,
+    read_record,
+    user_errors,
+    worker_count,
+)
 
+if TYPE_CHECKING:
     from dse.point import Point
-    from dse.pool import Evaluate
     from dse.result import Record
     from dse.space import Study
     from dse.sweep import Listener
 
-OK, PARTIAL, WRONG_INPUT, INFEASIBLE = 0, 1, 2, 3
-_EXIT = {"ok": OK, "infeasible": INFEASIBLE, "error": PARTIAL}
 ROOTS = ("arch_configs", "compiler", "eventsim", "workloads", "dse", "studies")
 
 app = typer.Typer(
@@ -31,126 +52,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Arch = Annotated[str, typer.Argument(help="Architecture: a name (dse list archs) or a YAML file.")]
-WorkloadText = Annotated[
-    str,
-    typer.Argument(help="name[:phase][,key=value...] (dse list workloads), or a model's config.json."),
-]
-Sets = Annotated[
-    list[str], typer.Option("--set", help="Override, e.g. --set engines.tensor.rows=256. Repeatable.")
-]
-Options = Annotated[
-    list[str],
-    typer.Option("--option", help="Compiler option, e.g. double_buffer=false. Repeatable."),
-]
-FidelityText = Annotated[str, typer.Option("--fidelity", help="roofline | event | exact (event, unfolded).")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of anything random; kept in the record.")]
-JsonOut = Annotated[
-    str | None,
-    typer.Option("--json", help="Write JSON to this file; '-': to stdout, in place of text."),
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not read or write ~/.cache/accel-dse.")]
-Jobs = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Worker processes; 0: one per core.")]
-
 
 def main() -> None:
     """Entry point of the `dse` command."""
     app()
-
-
-def _console(*, error: bool = False) -> Console:
-    from rich.console import Console
-
-    stream = sys.stderr if error else sys.stdout
-    width = None if stream.isatty() else 160
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
-
-
-def _fail(lines: list[str]) -> NoReturn:
-    """Print a user's mistakes and leave with exit code 2."""
-    for line in lines:
-        typer.echo(f"error: {line}", err=True)
-    raise typer.Exit(WRONG_INPUT)
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """The user's mistakes are lines on stderr and exit code 2, never a traceback."""
-    from compiler.errors import VerifyError
-    from dse.evaluation import USER_ERRORS
-
-    try:
-        yield
-    except VerifyError:
-        raise  # our own mistake: the traceback is wanted
-    except USER_ERRORS as error:
-        _fail(str(error).splitlines())
-
-
-def _emit(data: object, target: str | None, view: RenderableType | None) -> None:
-    """Write JSON where `--json` says, and show `view` unless stdout has the JSON."""
-    import json
-
-    if target is not None:
-        text = json.dumps(data, indent=1, allow_nan=False)
-        if target == "-":
-            typer.echo(text)
-        else:
-            Path(target).write_text(text + "\n", encoding="utf-8")
-    if view is not None and target != "-":
-        _console().print(view)
-
-
-def _pairs(texts: list[str], flag: str) -> tuple[tuple[str, str], ...]:
-    """`path=value` texts as pairs; all that are not are reported together."""
-    wrong = [f"{flag} {text}: got no '=', want path=value" for text in texts if "=" not in text]
-    if wrong:
-        _fail(wrong)
-    return tuple((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in texts))
-
-
-def _point(arch: str, workload: str, sets: list[str], options: list[str], fidelity: str, seed: int) -> Point:
-    from dse.point import Point
-    from dse.point import fidelity as known_fidelity
-
-    try:
-        chosen = known_fidelity(fidelity)
-    except ValueError as error:
-        _fail([f"--{error}"])
-    return Point(
-        arch=arch,
-        workload=workload,
-        overrides=_pairs(sets, "--set"),
-        options=_pairs(options, "--option"),
-        fidelity=chosen,
-        seed=seed,
-    )
-
-
-def _evaluator(no_cache: bool) -> Evaluate:
-    from dse.cache import CachedEvaluate, default_folder
-    from dse.evaluation import evaluate
-
-    return evaluate if no_cache else CachedEvaluate(default_folder())
-
-
-def _read_record(file: str) -> Record:
-    from dse.errors import SpaceError
-    from dse.result import parse_record
-
-    try:
-        return parse_record(Path(file).read_text(encoding="utf-8"), file)
-    except OSError as error:
-        problem = f"{file}: got no readable file ({error.strerror}), want a record of dse run --json"
-        raise SpaceError([problem]) from error
-    except ValueError as error:
-        raise SpaceError([str(error)]) from error
-
-
-def _jobs(jobs: int) -> int:
-    import os
-
-    return jobs or len(os.sched_getaffinity(0))
 
 
 @app.command()
@@ -169,10 +74,10 @@ def run(
     """Time one workload on one architecture and say where the time goes."""
     from dse.present import record_view
 
-    with _user_errors():
-        point = _point(arch, workload, sets, options, fidelity, seed)
-        record = _run_traced(point, trace) if trace is not None else _evaluator(no_cache)(point)
-        _emit(record, json, record_view(record))
+    with user_errors():
+        point = make_point(arch, workload, sets, options, fidelity, seed)
+        record = _run_traced(point, trace) if trace is not None else evaluator(no_cache)(point)
+        emit(record, json, record_view(record))
         if report is not None:
             from dse.digest import canonical_json
             from dse.store import write_text
@@ -180,7 +85,7 @@ def run(
             write_text(report / "record.json", canonical_json(record))
             _report(report)
     audit_failed = not all(record["audit"].values())
-    raise typer.Exit(PARTIAL if audit_failed else _EXIT[record["status"]])
+    raise typer.Exit(PARTIAL if audit_failed else EXIT_OF[record["status"]])
 
 
 def _run_traced(point: Point, file: Path) -> Record:
@@ -220,22 +125,22 @@ def sweep(
     from dse.store import JOURNAL, read_journal, write_text
     from dse.sweep import SweepOptions, run_sweep, table_rows
 
-    with _user_errors():
+    with user_errors():
         found = load_study(study)
         folder = out or Path(found.spec.name)
         points = plan(found, point_id, USER_ERRORS)
         write_text(folder / "study.yaml", resolved_yaml(found))
         options = SweepOptions(
-            jobs=_jobs(jobs), limit=limit, timeout_s=timeout, retry_errors=retry_errors,
+            jobs=worker_count(jobs), limit=limit, timeout_s=timeout, retry_errors=retry_errors,
             searcher=found.spec.search.kind, seed=found.spec.seed,
         )  # fmt: skip
         with _progress(found, len(points)) as heard:
             summary = run_sweep(
-                points, folder, evaluate=_evaluator(no_cache), options=options, on_record=heard
+                points, folder, evaluate=evaluator(no_cache), options=options, on_record=heard
             )
         records, _ = read_journal(folder / JOURNAL)
         rows = table_rows(points, records)
-        _emit({"folder": str(folder), **asdict(summary), "points": rows}, json, sweep_table(rows))
+        emit({"folder": str(folder), **asdict(summary), "points": rows}, json, sweep_table(rows))
         line = (
             f"{summary.total} points: {summary.ok} ok, {summary.infeasible} infeasible, "
             f"{summary.error} failed, {summary.missing} not run; {summary.resumed} were there before; "
@@ -257,7 +162,7 @@ def _progress(study: Study, total: int) -> Iterator[Listener]:
     from dse.progress import Bar, Lines
 
     listener = Bar if sys.stderr.isatty() else Lines
-    with listener(study.spec.name, total, _console(error=True)) as heard:
+    with listener(study.spec.name, total, console(error=True)) as heard:
         yield heard
 
 
@@ -267,9 +172,9 @@ def report(
     json: JsonOut = None,
 ) -> None:
     """Write HTML, PNG and CSV from a sweep's folder."""
-    with _user_errors():
+    with user_errors():
         page = _report(folder)
-        _emit({"report": page}, json, None)
+        emit({"report": page}, json, None)
 
 
 def _report(folder: Path) -> str:
@@ -302,16 +207,16 @@ def explain(
     from dse.result import point_of
     from dse.roles import load_with_roles
 
-    with _user_errors():
+    with user_errors():
         if workload is None:
-            point = point_of(_read_record(target))
+            point = point_of(read_record(target))
         else:
-            point = _point(target, workload, sets, options, "event", seed)
-        _evaluator(no_cache)(point)  # the user's mistakes show here, as such
+            point = make_point(target, workload, sets, options, "event", seed)
+        evaluator(no_cache)(point)  # the user's mistakes show here, as such
         found = explain_point(
             point,
             load_with_roles(point.arch, dict(point.overrides)),
-            lambda points: evaluate_all(_evaluator(no_cache), points, _jobs(jobs)),
+            lambda points: evaluate_all(evaluator(no_cache), points, worker_count(jobs)),
         )
         data = {
             "record": found.record,
@@ -319,8 +224,8 @@ def explain(
             "reason": found.reason,
             "what_if": [asdict(item) for item in found.what_ifs],
         }
-        _emit(data, json, Group(record_view(found.record), explanation_view(found)))
-    raise typer.Exit(_EXIT[found.record["status"]])
+        emit(data, json, Group(record_view(found.record), explanation_view(found)))
+    raise typer.Exit(EXIT_OF[found.record["status"]])
 
 
 @app.command()
@@ -335,15 +240,15 @@ def diff(
     from dse.diff import diff_inputs, diff_ops, diff_results
     from dse.present import diff_view
 
-    with _user_errors():
-        left, right = _read_record(a), _read_record(b)
+    with user_errors():
+        left, right = read_record(a), read_record(b)
         inputs, results, ops = diff_inputs(left, right), diff_results(left, right), diff_ops(left, right)
         data = {
             "inputs": [asdict(item) for item in inputs],
             "results": [asdict(item) for item in results],
             "ops": [{**asdict(item), "delta_ps": item.delta_ps} for item in ops],
         }
-        _emit(data, json, diff_view(inputs, results, ops))
+        emit(data, json, diff_view(inputs, results, ops))
 
 
 @app.command(name="compile")
@@ -361,13 +266,13 @@ def compile_command(
     from dse.errors import did_you_mean
 
     if dump not in DUMPS:
-        _fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{did_you_mean(dump, DUMPS)}"])
-    point = _point(arch, workload, sets, options, "event", 0)
+        fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{did_you_mean(dump, DUMPS)}"])
+    point = make_point(arch, workload, sets, options, "event", 0)
     if numerics:
         _numerics(point, json)
-    with _user_errors(), _infeasible():
+    with user_errors(), infeasible_exits():
         text = dump_point(point, dump)
-    _emit({"dump": dump, "text": text}, json, None)
+    emit({"dump": dump, "text": text}, json, None)
     if json != "-":
         typer.echo(text)
 
@@ -389,24 +294,12 @@ def kernel(
     from dse.kernel import kernel_view, load_kernel, parse_sizes, time_kernel
     from dse.roles import load_with_roles
 
-    with _user_errors(), _infeasible(f"{target}: "):
-        sizes = parse_sizes(_pairs(shapes, "--shape"))
-        spec = load_with_roles(arch, dict(_pairs(sets, "--set")))
+    with user_errors(), infeasible_exits(f"{target}: "):
+        sizes = parse_sizes(pairs(shapes, "--shape"))
+        spec = load_with_roles(arch, dict(pairs(sets, "--set")))
         report = time_kernel(load_kernel(target), spec, sizes, dtype)
-        _emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
+        emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
     raise typer.Exit(OK if report.passed else PARTIAL)
-
-
-@contextmanager
-def _infeasible(where: str = "") -> Iterator[None]:
-    """A design that does not fit is exit code 3."""
-    from compiler.errors import Infeasible
-
-    try:
-        yield
-    except Infeasible as problem:
-        typer.echo(f"infeasible: {where}{problem}", err=True)
-        raise typer.Exit(INFEASIBLE) from problem
 
 
 def _numerics(point: Point, json: str | None) -> NoReturn:
@@ -416,9 +309,9 @@ def _numerics(point: Point, json: str | None) -> NoReturn:
     from dse.numerics import numerics
     from dse.present import numerics_table
 
-    with _user_errors(), _infeasible():
+    with user_errors(), infeasible_exits():
         found = numerics(point)
-    _emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
+    emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
     raise typer.Exit(OK if all(item.passed for item in found) else PARTIAL)
 
 
@@ -437,12 +330,12 @@ def check(
             texts[file] = check_file(file)
         except USER_ERRORS as error:
             problems += str(error).splitlines()
-    _emit({"ok": texts, "problems": problems}, json, None)
+    emit({"ok": texts, "problems": problems}, json, None)
     if json != "-":
         for text in texts.values():
             typer.echo(text)
     if problems:
-        _fail(problems)
+        fail(problems)
 
 
 @app.command(name="list")
@@ -462,8 +355,8 @@ def list_command(
         found = LISTS[what]()
     else:
         names = [*LISTS, "studies"]
-        _fail([f"list: got {what!r}, want one of {', '.join(names)}{did_you_mean(what, names)}"])
-    _emit(found, json, None)
+        fail([f"list: got {what!r}, want one of {', '.join(names)}{did_you_mean(what, names)}"])
+    emit(found, json, None)
     if json != "-":
         width = max(map(len, found), default=0)
         for name, text in found.items():
@@ -485,7 +378,7 @@ def _show_version(wanted: bool) -> None:
         folders[root] = Path(locations[0]) if locations else None
         typer.echo(f"  {root:<13} {folders[root] or 'NOT FOUND'}")
     if len({folder.parent if folder else None for folder in folders.values()}) != 1:
-        _fail(["the six packages do not come from one place; use a virtual environment of its own"])
+        fail(["the six packages do not come from one place; use a virtual environment of its own"])
     raise typer.Exit(OK)
 
 
