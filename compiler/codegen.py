@@ -161,9 +161,9 @@ def _substitute(node: Node, change: Subst, fresh: Callable[[int], int] | None) -
 def _check_order(loop: TileLoop, stream: str, graph: TileGraph) -> None:
     """Pipelining must not turn round two conflicting accesses of the same stream.
 
-    Two writes of one DRAM tensor do not conflict: a kernel writes each element once.
+    Two writes of one op to a DRAM tensor do not conflict: a kernel writes each element once.
     """
-    seen: dict[str, list[tuple[int, bool]]] = {}
+    seen: dict[str, list[tuple[int, bool, str]]] = {}
     for child in loop.body:
         nodes = child.instructions() if isinstance(child, TileLoop) else iter((child,))
         for node in nodes:
@@ -173,11 +173,11 @@ def _check_order(loop: TileLoop, stream: str, graph: TileGraph) -> None:
             for access, write in touched:
                 buffer = graph.buffers[access.buffer]
                 spare = buffer.slots if buffer.home is loop else 1
-                for stage, wrote in seen.setdefault(access.buffer, []):
-                    conflict = write != wrote or (write and buffer.partitions > 0)
+                for stage, wrote, op in seen.setdefault(access.buffer, []):
+                    conflict = write != wrote or (write and (buffer.partitions > 0 or op != node.instr.op))
                     if conflict and abs(child.stage - stage) >= spare:
                         raise VerifyError(
                             f"{node.instr.op}: {stream} pipelines {access.buffer} over "
                             f"{abs(child.stage - stage)} iterations of {loop.var}, but it has {spare} slot(s)"
                         )
-                seen[access.buffer].append((child.stage, write))
+                seen[access.buffer].append((child.stage, write, node.instr.op))

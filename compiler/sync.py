@@ -27,6 +27,7 @@ class Touch(NamedTuple):
     """That a child of a loop uses some memory: on which stream, which bytes and partitions, for which op."""
 
     position: int
+    stage: int
     stream: str
     writes: bool
     start: int  # bytes start .. end of each partition, or of DRAM
@@ -52,6 +53,10 @@ class Touch(NamedTuple):
             and self.low <= other.low
             and other.high <= self.high
         )
+
+    def runs_behind(self, other: Touch, distance: int) -> bool:
+        """Whether this use, `distance` iterations later, comes behind `other` on a stream they share."""
+        return (distance + self.stage, self.position) >= (other.stage, other.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class _Planner:
         for position, child in enumerate(loop.body):
             if isinstance(child, TileLoop):
                 inner = self.visit(child, times)
-                touches += [(name, touch._replace(position=position)) for name, touch in inner]
+                touches += [(n, touch._replace(position=position, stage=child.stage)) for n, touch in inner]
             else:
                 touches += self._of(child, position)
         edges: Edges = defaultdict(set)
@@ -120,14 +125,15 @@ class _Planner:
             if not access.partitions:
                 low, high = IN_DRAM, IN_DRAM + 1
             end = buffer.address + buffer.nbytes
-            touch = Touch(position, node.stream, write, buffer.address, end, low, high, node.instr.op)
-            found.append((access.buffer, touch))
+            use = (position, node.stage, node.stream, write)
+            found.append((access.buffer, Touch(*use, buffer.address, end, low, high, node.instr.op)))
         return found
 
     def _order(self, touches: Touches, rotating: set[str], again: bool, edges: Edges) -> None:
         """Edges to the latest conflicting uses, within an iteration and from one to the next.
 
         A use that a later one covers and must wait for is forgotten: waiting for the later one is enough.
+        Not one of the same stream that pipelining puts behind: see `Touch.runs_behind`.
         Buffers that rotate over slots in this loop meet themselves only `slots` iterations on.
         """
         alive: dict[str, list[tuple[int, Touch]]] = defaultdict(list)
@@ -150,7 +156,8 @@ class _Planner:
         """Order `touch` behind the conflicting ones of `earlier`; return those still worth knowing."""
         kept = []
         for when, old in earlier:
-            if not old.meets(touch):
+            turned = old.stream == touch.stream and not touch.runs_behind(old, turn - when)
+            if turned or not old.meets(touch):
                 kept.append((when, old))
                 continue
             conflict = old.writes or touch.writes
