@@ -6,7 +6,7 @@ from eventsim.path import PathRow, critical_path
 from eventsim.perfetto import write_perfetto
 from eventsim.sim import simulate, simulate_bound
 from eventsim.stats import Bounds, audit, bounds, utilization
-from eventsim.trace import StreamTrace, Trace, instances, records
+from eventsim.trace import StreamTrace, Trace, instances, num_records, records
 
 __all__ = [
     "BoundInstr",
@@ -24,6 +24,7 @@ __all__ = [
     "bounds",
     "critical_path",
     "instances",
+    "num_records",
     "records",
     "simulate",
     "simulate_bound",

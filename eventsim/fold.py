@@ -254,6 +254,7 @@ class Folder:
         for ring in sim.rings:
             totals += ring.busy
             totals += [ring.issue_ps, ring.flows]
+        totals += [active.joined for active in sim.fluid.classes]
         totals.append(sim.fluid.active_ps)
         return totals
 
@@ -333,6 +334,8 @@ class Folder:
             ring.busy = [b + next(values) for b in ring.busy]
             ring.issue_ps += next(values)
             ring.flows += next(values)
+        for active in sim.fluid.classes:
+            active.joined += next(values)
         sim.fluid.active_ps += next(values)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import simpy
 
+from eventsim.clock import PS_PER_S
 from eventsim.kernel import Tick
 from eventsim.sharing import FlowClass, max_min_rates
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 class _Active:
     """The running transfers of one class: all have the same rate, so one account serves them all."""
 
-    __slots__ = ("count", "flow", "given", "index", "pending", "rate", "weight")
+    __slots__ = ("count", "flow", "given", "index", "joined", "pending", "rate", "weight")
 
     def __init__(self, index: int, flow: FlowClass, weight: int) -> None:
         self.index = index
@@ -27,6 +29,7 @@ class _Active:
         self.count = 0
         self.rate = 0  # effective bytes/s of one transfer
         self.given = 0  # effective bytes * 1e12 that each has got since the class was last empty
+        self.joined = 0  # effective bytes * 1e12 of all that have started
         self.pending: list[tuple[int, int, Ring]] = []  # (value of `given` at its end, ring, ring)
 
 
@@ -80,11 +83,17 @@ class Fluid:
             active.given = 0
             self.running.append(active)
         active.count += 1
+        active.joined += work
         self.key += active.weight
         ring.goal = goal = active.given + work
         heappush(active.pending, (goal, ring.rank, ring))
         if not self.batching:
             self._reprice(now)
+
+    def dram_bytes(self) -> int:
+        """DRAM bytes of all transfers that have started: what ran, not what the program asks for."""
+        moved = sum((a.joined * a.flow.dram_share for a in self.classes), Fraction(0))
+        return int(moved / PS_PER_S)
 
     def left(self, ring: Ring, flow_class: int) -> int:
         """Work that the running transfer of `ring` still needs (after `settle`)."""

@@ -142,6 +142,7 @@ class Sim:
             dram_read_bytes=sum(t.dram_read_bytes * n for t, n in transfers),
             dram_write_bytes=sum(t.dram_write_bytes * n for t, n in transfers),
             dma_effective_bytes=sum(t.effective_bytes * n for t, n in transfers),
+            dram_moved_bytes=self.fluid.dram_bytes(),
             dma_active_ps=self.fluid.active_ps,
             kernel_events=num_events(self.env),
             jumps=self.fold.jumps if self.fold else 0,

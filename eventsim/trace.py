@@ -66,6 +66,7 @@ class Trace:
     dram_read_bytes: int
     dram_write_bytes: int
     dma_effective_bytes: int
+    dram_moved_bytes: int  # counted as transfers start; the other bytes are sums over the program
     dma_active_ps: int  # time with at least one transfer in flight
     kernel_events: int
     jumps: int  # how often folding skipped repeats
@@ -88,6 +89,7 @@ class Trace:
             self.dram_read_bytes,
             self.dram_write_bytes,
             self.dma_effective_bytes,
+            self.dram_moved_bytes,
             self.dma_active_ps,
         )
 
@@ -121,6 +123,15 @@ def records(trace: Trace, stream: int) -> Iterator[Record]:
             yield column.index[p], column.start[p] + shift, column.duration[p]
 
     return window(0, len(column.start), 0, len(jumps), 0)
+
+
+def num_records(trace: Trace, stream: int) -> int:
+    """How many instructions or transfers of a stream ran, skipped repeats included."""
+    skipped = [0]  # by the first k jumps
+    for jump in trace.jump_list:
+        window = jump.end[stream] - jump.begin[stream] + skipped[-1] - skipped[jump.first_jump]
+        skipped.append(skipped[-1] + jump.times * window)
+    return len(trace.columns[stream].start) + skipped[-1]
 
 
 Instance = tuple[int, int, str, Instr, dict[str, int]]
