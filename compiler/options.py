@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+
+from compiler.errors import CompileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +18,13 @@ class CompileOptions:
     scratch_share: float = 1.0  # of the scratchpad that tiling plans with; less where estimates were short
     traffic_slack: float = 0.01  # share of a linear layer's estimated time given up to move fewer DRAM bytes
     verify: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse shares that mean nothing; NaN fails every comparison."""
+        problems = []
+        if not 0 < self.scratch_share <= 1:
+            problems.append(f"options.scratch_share: got {self.scratch_share}, want over 0 and at most 1")
+        if not 0 <= self.traffic_slack < inf:
+            problems.append(f"options.traffic_slack: got {self.traffic_slack}, want a number from 0 on")
+        if problems:
+            raise CompileError("\n".join(problems))

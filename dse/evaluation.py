@@ -98,7 +98,7 @@ def point_id(point: Point) -> str:
 
 
 def compile_options(options: tuple[tuple[str, Option], ...]) -> CompileOptions:
-    """Options by name; a list is written with commas. Raises SpaceError for an unknown or wrong one."""
+    """Options by name; a list is written with commas. Raises SpaceError for unknown or wrong ones."""
     known = {field.name: field for field in fields(CompileOptions)}
     defaults = CompileOptions()
     values: dict[str, object] = {}
@@ -114,7 +114,10 @@ def compile_options(options: tuple[tuple[str, Option], ...]) -> CompileOptions:
         values[name] = parsed
     if problems:
         raise SpaceError(problems)
-    return CompileOptions(**values)  # type: ignore[arg-type]
+    try:
+        return CompileOptions(**values)  # type: ignore[arg-type]
+    except CompileError as error:
+        raise SpaceError(str(error).splitlines()) from error
 
 
 def _option(value: Option, default: object) -> object | None:

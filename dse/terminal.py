@@ -87,8 +87,14 @@ def emit(data: object, target: str | None, view: RenderableType | None) -> None:
 
 
 def pairs(texts: list[str], flag: str) -> tuple[tuple[str, str], ...]:
-    """`path=value` texts as pairs; all that are not are reported together."""
+    """`path=value` texts as pairs; all that are not, or are given twice, are reported together."""
+    names = [text.partition("=")[0].strip() for text in texts]
     wrong = [f"{flag} {text}: got no '=', want path=value" for text in texts if "=" not in text]
+    wrong += [
+        f"{flag} {name}: got {names.count(name)} values, want one"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     if wrong:
         fail(wrong)
     return tuple((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in texts))

@@ -185,6 +185,26 @@ def test_a_perfetto_trace_is_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
 
 
+@pytest.mark.parametrize("flag", ["--set", "--option"])
+def test_what_is_given_twice_is_refused(flag: str) -> None:
+    name = "engines.tensor.rows" if flag == "--set" else "scratch_share"
+    code, _, err = dse("run", "trn1", GEMM, flag, f"{name}=1", flag, f"{name}=1")
+    assert code == 2
+    assert err == f"error: {flag} {name}: got 2 values, want one\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "2"])
+def test_a_share_that_means_nothing_is_refused(value: str) -> None:
+    code, _, err = dse(
+        "run", "trn1", GEMM, "--option", f"scratch_share={value}", "--option", "traffic_slack=nan"
+    )
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: options.scratch_share: got {float(value)}, want over 0 and at most 1",
+        "error: options.traffic_slack: got nan, want a number from 0 on",
+    ]
+
+
 def test_version_shows_where_each_root_is() -> None:
     code, out, _ = dse("--version")
     assert code == 0
