@@ -35,8 +35,8 @@ def _parse_line(line: bytes, where: str) -> tuple[str, Record]:
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:
     """Records by point id (a later line wins), and the length in bytes of the intact part.
 
-    A last line that is torn (a kill during the write) is left out. A broken line before it cannot
-    come from a kill and raises SpaceError.
+    A last line without its end (a kill during the write) is left out. A whole line that is none of ours
+    cannot come from a kill and raises SpaceError.
     """
     records: dict[str, Record] = {}
     intact = 0
@@ -49,7 +49,7 @@ def read_journal(path: Path) -> tuple[dict[str, Record], int]:
                 raise ValueError("torn")
             point_id, record = _parse_line(line, f"{path}:{number}")
         except ValueError as error:
-            if number == len(lines):
+            if number == len(lines) and not line.endswith(b"\n"):
                 break
             raise SpaceError([f"{error}; delete line {number} to compute its point again"]) from error
         records[point_id] = record

@@ -44,6 +44,22 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
         read_journal(file)
 
 
+def test_a_whole_last_line_that_is_none_of_ours_is_named_and_kept(tmp_path: Path) -> None:
+    """A kill leaves no line with its end; this one came from elsewhere, as from another version."""
+    with Journal(tmp_path) as journal:
+        journal.append([("x", record("x")), ("y", record("y"))])
+    file = tmp_path / JOURNAL
+    other = file.read_bytes().replace(b'"seed":0', b'"seeds":0')
+    file.write_bytes(other)
+    with pytest.raises(SpaceError, match=r"journal.jsonl:1: .*delete line 1"):
+        Journal(tmp_path)
+    last = other.partition(b"\n")[2]
+    file.write_bytes(last)
+    with pytest.raises(SpaceError, match=r"journal.jsonl:1: .*delete line 1"):
+        Journal(tmp_path)
+    assert file.read_bytes() == last
+
+
 def test_two_sweeps_cannot_write_one_folder(tmp_path: Path) -> None:
     with Journal(tmp_path), pytest.raises(SpaceError, match="another sweep is writing"):
         Journal(tmp_path)
