@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Protocol
 
-from arch_configs.spec import ArchSpec
+from arch_configs.spec import ArchSpec, VectorOp
 from compiler.isa import (
     Activate,
     AffineSelect,
@@ -22,7 +22,7 @@ from compiler.isa import (
     TensorTensor,
 )
 
-_CLASSES: dict[type[Instr], str] = {
+VECTOR_CLASSES: dict[type[Instr], VectorOp] = {
     Copy: "copy",
     TensorScalar: "scalar_op",
     TensorTensor: "tensor_op",
@@ -33,9 +33,9 @@ _CLASSES: dict[type[Instr], str] = {
 }
 
 
-def vector_class(instr: Instr) -> str:
+def vector_class(instr: Instr) -> VectorOp:
     """The cost class of a vector instruction (a key of `VectorSpec.ops`)."""
-    return _CLASSES[type(instr)]
+    return VECTOR_CLASSES[type(instr)]
 
 
 class CostModel(Protocol):
@@ -65,7 +65,7 @@ class Roofline:
     def vector_ps(self, instr: Instr, engine: str, kinds: Mapping[str, str]) -> int:
         """Overhead plus one element a lane and cycle, times the class factor."""
         spec = self._arch.vectors[engine]
-        factor = spec.ops[vector_class(instr)].base  # type: ignore[index]
+        factor = spec.ops[vector_class(instr)].base
         src = getattr(instr, "src", None) or getattr(instr, "lhs", None) or instr.dst  # type: ignore[attr-defined]
         passes = -(-src.partitions // spec.lanes)
         cycles = spec.overhead + max(spec.min_interval, -(-src.free_elements * passes * factor // 1))

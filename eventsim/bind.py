@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from arch_configs.spec import ArchSpec, SystolicSpec, VectorSpec
+from compiler.cost import VECTOR_CLASSES
 from compiler.isa import (
     Dma,
     Gather,
@@ -28,7 +29,7 @@ from eventsim.assemble import Code, assemble
 from eventsim.clock import cycles_to_ps
 from eventsim.dma import Transfer, transfer_of
 from eventsim.engines.systolic import Ramp, systolic_ps
-from eventsim.engines.vector import OP_CLASS, table_of, vector_ps
+from eventsim.engines.vector import table_of, vector_ps
 from eventsim.errors import SimError
 from eventsim.sharing import FlowClass
 
@@ -140,7 +141,7 @@ class _Binder:
         table = None
         if isinstance(spec, SystolicSpec) and isinstance(instr, (Matmul, Transpose)):
             duration = systolic_ps(instr, spec)
-        elif isinstance(spec, VectorSpec) and type(instr) in OP_CLASS:
+        elif isinstance(spec, VectorSpec) and type(instr) in VECTOR_CLASSES:
             duration = vector_ps(instr, spec, self.kinds)
             table = table_of(instr) if spec.table_load else None
         else:

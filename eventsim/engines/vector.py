@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from arch_configs.spec import VectorCost, VectorOp, VectorSpec
+from arch_configs.spec import VectorCost, VectorSpec
+from compiler.cost import vector_class
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import (
     Access,
     Activate,
-    AffineSelect,
-    Copy,
     Instr,
-    Memset,
-    Reduce,
-    TensorScalar,
-    TensorTensor,
     operands,
 )
 from eventsim.clock import ceil_div, cycles_to_ps
 from eventsim.errors import SimError
 
-OP_CLASS: dict[type[Instr], VectorOp] = {
-    Copy: "copy",
-    TensorScalar: "scalar_op",
-    TensorTensor: "tensor_op",
-    Reduce: "reduce",
-    Activate: "activate",
-    Memset: "memset",
-    AffineSelect: "select",
-}
 # Functions that the activation unit computes without a table (nki.isa.activation: no table switch).
 TABLE_FREE = frozenset({"copy", "identity", "relu", "square"})
 _STREAMED = ("dst", "src", "lhs", "rhs")  # per-partition scalars do not set the element rate
@@ -57,10 +43,10 @@ def vector_cycles(instr: Instr, spec: VectorSpec, kinds: Mapping[str, str]) -> i
     costs one more `min_interval`. Left out: stride penalties.
     Source: nki.isa, "max(MIN_II, N) cycles of the engine"; activation_reduce "max(MIN_II, N) + MIN_II".
     """
-    cost = spec.ops.get(OP_CLASS[type(instr)])
+    cost = spec.ops.get(vector_class(instr))
     if cost is None:
         have = ", ".join(spec.ops)
-        raise SimError(f"vector engine: got a {OP_CLASS[type(instr)]!r} instruction, want one of {have}")
+        raise SimError(f"vector engine: got a {vector_class(instr)!r} instruction, want one of {have}")
     streamed = [access for name, access in operands(instr) if name in _STREAMED]
     free = max(a.free_elements for a in streamed)
     rounds = ceil_div(max(1, *(a.partitions for a in streamed)), spec.lanes)
