@@ -68,7 +68,7 @@ def test_padding_is_counted_apart() -> None:
     assert (array["padded_macs"] or 0) > 0
 
 
-def test_transposes_are_array_work_but_not_model_work() -> None:
+def test_a_softmax_has_no_flops_of_the_model() -> None:
     softmax = evaluate(Point("trn1", "softmax"))
     assert softmax["mfu"] == 0.0
     assert softmax["flops_model"] == 0
