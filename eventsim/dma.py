@@ -43,7 +43,8 @@ def transfer_of(instr: Dma | Gather, spec: DmaSpec, kinds: Mapping[str, str]) ->
 
     Model: `n = bytes / run` descriptors, each costing at least `descriptor_bytes`; one engine serves one
     descriptor, so a transfer of few descriptors cannot use all engines. Gathered rows are at least one
-    descriptor each. Left out: reading the descriptors and the index list.
+    descriptor each. Left out: reading the descriptors and the index list; the smallest burst of the DRAM; a
+    largest descriptor, so a copy of one long run from DRAM to DRAM uses one engine.
     Source: nki-dma-bandwidth-guide (element efficiency, 16 engines).
     """
     nbytes = instr.dst.nbytes
