@@ -77,10 +77,18 @@ def tile_graph(
     ladder += [replace(ladder[1], double_buffer=False)]
     failures: list[Infeasible] = []
     for attempt in ladder:
+        lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
+        misfits = list(lowered.misfits)
         try:
-            lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
-            return lowered, allocate(lowered.tiles, arch)  # addresses from lifetimes
+            placement = allocate(lowered.tiles, arch)  # addresses from lifetimes
         except Infeasible as error:
-            if attempt.scratch_share == options.scratch_share:  # else what is available is not the memory
-                failures.append(error)
-    raise min(failures, key=lambda error: error.shortfall.needed - error.shortfall.available)
+            misfits.append(error)
+        if not misfits:
+            return lowered, placement
+        if attempt.scratch_share == options.scratch_share:  # else what is available is not the memory
+            failures.append(max(misfits, key=_missing))  # the fix must be enough for all ops
+    raise min(failures, key=_missing)
+
+
+def _missing(error: Infeasible) -> int:
+    return error.shortfall.needed - error.shortfall.available

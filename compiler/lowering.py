@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.cost import CostModel
-from compiler.errors import CompileError
+from compiler.errors import CompileError, Infeasible
 from compiler.ir.graph import Carry, Graph, Node, Repeat, Value
 from compiler.ir.layout import Layout
 from compiler.ir.tiles import TileGraph
@@ -27,6 +27,7 @@ class Lowered:
     layouts: tuple[tuple[str, Layout], ...]
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
+    misfits: tuple[Infeasible, ...]  # ops that found no tiles small enough; they are not in the program
 
 
 def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None = None) -> Lowered:
@@ -37,7 +38,8 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
     _check_dtypes(graph, arch)
     layouts = assign_layouts(graph, arch)
     b = Builder(arch, graph.name, cost, pipelined=options.pipeline and options.double_buffer)
-    _Lowering(graph, arch, options, b, layouts).run()
+    lowering = _Lowering(graph, arch, options, b, layouts)
+    lowering.run()
     values = sorted(graph.values, key=lambda v: v.name)
     states = tuple(v.name for v in values if v.kind == "state")
     return Lowered(
@@ -45,6 +47,7 @@ def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel
         layouts=tuple((v.name, layouts[v.name]) for v in values),
         shapes=tuple((v.name, (*((v.stacked,) if v.stacked else ()), *v.type.shape)) for v in values),
         outputs=graph.outputs + tuple(s for s in states if s not in graph.outputs),
+        misfits=tuple(lowering.misfits),
     )
 
 
@@ -73,6 +76,7 @@ class _Lowering:
         self.values = graph.value_map()
         self.tensors: dict[str, Tensor] = {}
         self.uses: dict[str, int] = {}
+        self.misfits: list[Infeasible] = []
         for node, _ in graph.walk():
             for name in node.inputs:
                 self.uses[name] = self.uses.get(name, 0) + 1
@@ -152,7 +156,10 @@ class _Lowering:
             arch=self.arch,
             options=self.options,
         )
-        KERNELS[node.op.kind].build(self.b, site)
+        try:
+            KERNELS[node.op.kind].build(self.b, site)
+        except Infeasible as misfit:  # go on: the fix must be enough for all ops
+            self.misfits.append(misfit)
 
     def _port(self, name: str) -> Port:
         return Port(self.tensors[name], self.values[name].type, self.layouts[name])

@@ -105,3 +105,12 @@ def rows_of(access: Access, first: int, count: int) -> Access:
         return replace(access, partition=access.partition + first, partitions=count)
     stride, _ = access.dims[0]
     return replace(access, dims=((stride, count), *access.dims[1:]), offset=access.offset + first * stride)
+
+
+def spread(access: Access, parts: int) -> Access:
+    """The same elements in row-major order; one contiguous run cut in up to `parts` equal rows."""
+    total = access.elements
+    if access.partitions or access.run_elements() != total:
+        return access
+    rows = next(n for n in range(min(parts, total), 0, -1) if total % n == 0)
+    return replace(access, dims=((total // rows, rows), (1, total // rows)))

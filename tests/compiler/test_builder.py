@@ -83,3 +83,26 @@ def test_a_transfer_is_split_over_queues_where_one_is_too_slow() -> None:
     b = Builder(load_arch("trn2"), "test")
     b.dma(b.scratch((128, 4096), "bf16")[:], b.dram("x", (128, 4096), "bf16")[:])
     assert len(list(b.root.instructions())) == 1
+
+
+def test_a_stage_that_feeds_a_lower_one_is_refused() -> None:
+    b = Builder(load_arch("trn1"), "test")
+    b.begin("op")
+    message = r"op: t\.0 is written at stage 1 of loop i1 and read at stage 0"
+
+    def feed_backwards() -> None:
+        tile = b.scratch((128, 8), "fp32", slots=2)
+        with b.loop(4):
+            with b.stage(1):
+                b.memset(tile[:], 0.0)
+            b.copy(tile[:, (0, 4)], tile[:, (4, 4)])
+
+    with pytest.raises(CompileError, match=message):
+        feed_backwards()
+
+
+def test_a_copy_within_dram_keeps_every_dma_engine_busy() -> None:
+    b = Builder(load_arch("trn2"), "test")
+    b.dma(b.dram("y", (64, 100), "bf16")[:], b.dram("x", (6400,), "bf16")[:])
+    (node,) = b.root.instructions()
+    assert [access.dims for access in (node.instr.dst, node.instr.src)] == [((400, 16), (1, 400))] * 2  # type: ignore[attr-defined]
