@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from dse.about import show_version
+from dse.outputs import folder_problem, write_each, writing
 from dse.terminal import (
     EXIT_OF,
     INFEASIBLE,
@@ -21,9 +23,13 @@ from dse.terminal import (
     JsonOut,
     NoCache,
     Options,
+    ReportOut,
     Seed,
     Sets,
+    SweepOut,
+    TraceOut,
     WorkloadText,
+    check_outputs,
     console,
     emit,
     evaluator,
@@ -41,8 +47,7 @@ if TYPE_CHECKING:
     from dse.result import Record
     from dse.space import Study
     from dse.sweep import Listener
-
-ROOTS = ("arch_configs", "compiler", "eventsim", "workloads", "dse", "studies")
+    from eventsim import BoundProgram, Trace
 
 app = typer.Typer(
     help="Design-space exploration for machine-learning accelerators. Exit codes: 0 ok, 1 partial "
@@ -67,47 +72,56 @@ def run(
     fidelity: FidelityText = "event",
     seed: Seed = 0,
     json: JsonOut = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a Perfetto trace (.json or .json.gz).")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a report folder: HTML, PNG, CSV.")] = None,
+    trace: TraceOut = None,
+    report: ReportOut = None,
     no_cache: NoCache = False,
 ) -> None:
     """Time one workload on one architecture and say where the time goes."""
+    from dse.evaluation import evaluate_traced
     from dse.present import record_view
 
     with user_errors():
         point = make_point(arch, workload, sets, options, fidelity, seed)
-        record = _run_traced(point, trace) if trace is not None else evaluator(no_cache)(point)
-        emit(record, json, record_view(record))
-        if report is not None:
-            from dse.digest import canonical_json
-            from dse.store import write_text
-
-            write_text(report / "record.json", canonical_json(record))
-            _report(report)
+        if trace is not None and point.fidelity == "roofline":
+            fail(["--trace: got fidelity 'roofline', want event or exact: a bound has no events to draw"])
+        run = evaluate_traced if trace is not None else lambda p: (evaluator(no_cache)(p), None, None)
+        record, bound, events = run(point)
+        write_each(
+            lambda: emit(record, json, record_view(record)),
+            lambda: _write_trace(record, bound, events, trace),
+            lambda: _write_report(record, report),
+        )
     audit_failed = not all(record["audit"].values())
     raise typer.Exit(PARTIAL if audit_failed else EXIT_OF[record["status"]])
 
 
-def _run_traced(point: Point, file: Path) -> Record:
-    """Evaluate afresh, for a cached record has no trace, and write the trace."""
-    from dse.evaluation import evaluate_traced
+def _write_trace(record: Record, bound: BoundProgram | None, trace: Trace | None, file: Path | None) -> None:
     from eventsim.perfetto import write_perfetto
 
-    record, bound, trace = evaluate_traced(point)
+    if file is None:
+        return
     if bound is None or trace is None:
-        typer.echo(f"no trace: status {record['status']}, fidelity {point.fidelity}", err=True)
-    else:
+        typer.echo(f"no trace: status {record['status']}", err=True)
+        return
+    with writing("--trace", file):
         slices = write_perfetto(trace, bound, file)
-        typer.echo(f"trace: {file}, {slices} slices; open it at https://ui.perfetto.dev", err=True)
-    return record
+    typer.echo(f"trace: {file}, {slices} slices; open it at https://ui.perfetto.dev", err=True)
+
+
+def _write_report(record: Record, folder: Path | None) -> None:
+    from dse.digest import canonical_json
+    from dse.store import write_text
+
+    if folder is not None:
+        with writing("--report", folder):
+            write_text(folder / "record.json", canonical_json(record))
+        _report(folder)
 
 
 @app.command()
 def sweep(
     study: Annotated[Path, typer.Argument(help="Study YAML.")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder; by default the study's name.")
-    ] = None,
+    out: SweepOut = None,
     jobs: Jobs = 0,
     limit: Annotated[int | None, typer.Option(min=0, help="Run at most so many new points.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.0, help="Seconds a point may take.")] = None,
@@ -128,6 +142,7 @@ def sweep(
     with user_errors():
         found = load_study(study)
         folder = out or Path(found.spec.name)
+        check_outputs(folder_problem("--out", folder))
         points = plan(found, point_id, USER_ERRORS)
         write_text(folder / "study.yaml", resolved_yaml(found))
         options = SweepOptions(
@@ -140,7 +155,7 @@ def sweep(
             )
         records, _ = read_journal(folder / JOURNAL)
         rows = table_rows(points, records)
-        emit({"folder": str(folder), **asdict(summary), "points": rows}, json, sweep_table(rows))
+        data = {"folder": str(folder), **asdict(summary), "points": rows}
         line = (
             f"{summary.total} points: {summary.ok} ok, {summary.infeasible} infeasible, "
             f"{summary.error} failed, {summary.missing} not run; {summary.resumed} were there before; "
@@ -149,8 +164,7 @@ def sweep(
         typer.echo(line, err=True)
         if summary.interrupted:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
-        if report:
-            _report(folder)
+        write_each(lambda: emit(data, json, sweep_table(rows)), lambda: _report(folder) if report else None)
     if summary.error or summary.interrupted:
         raise typer.Exit(PARTIAL)
     raise typer.Exit(INFEASIBLE if summary.infeasible == summary.total else OK)
@@ -173,6 +187,8 @@ def report(
 ) -> None:
     """Write HTML, PNG and CSV from a sweep's folder."""
     with user_errors():
+        if folder.is_dir():
+            check_outputs(folder_problem("report", folder / "report"))
         page = _report(folder)
         emit({"report": page}, json, None)
 
@@ -180,7 +196,8 @@ def report(
 def _report(folder: Path) -> str:
     from studies.report import report_folder
 
-    page = str(report_folder(folder))
+    with writing("report", folder / "report"):
+        page = str(report_folder(folder))
     typer.echo(f"report: {page}", err=True)
     return page
 
@@ -272,7 +289,7 @@ def compile_command(
         _numerics(point, json)
     with user_errors(), infeasible_exits():
         text = dump_point(point, dump)
-    emit({"dump": dump, "text": text}, json, None)
+        emit({"dump": dump, "text": text}, json, None)
     if json != "-":
         typer.echo(text)
 
@@ -311,7 +328,7 @@ def _numerics(point: Point, json: str | None) -> NoReturn:
 
     with user_errors(), infeasible_exits():
         found = numerics(point)
-    emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
+        emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
     raise typer.Exit(OK if all(item.passed for item in found) else PARTIAL)
 
 
@@ -330,7 +347,8 @@ def check(
             texts[file] = check_file(file)
         except USER_ERRORS as error:
             problems += str(error).splitlines()
-    emit({"ok": texts, "problems": problems}, json, None)
+    with user_errors():
+        emit({"ok": texts, "problems": problems}, json, None)
     if json != "-":
         for text in texts.values():
             typer.echo(text)
@@ -356,36 +374,18 @@ def list_command(
     else:
         names = [*LISTS, "studies"]
         fail([f"list: got {what!r}, want one of {', '.join(names)}{did_you_mean(what, names)}"])
-    emit(found, json, None)
+    with user_errors():
+        emit(found, json, None)
     if json != "-":
         width = max(map(len, found), default=0)
         for name, text in found.items():
             typer.echo(f"{name:<{width}}  {text}".rstrip())
 
 
-def _show_version(wanted: bool) -> None:
-    """The version, and where each root was imported from; they must lie side by side."""
-    if not wanted:
-        return
-    from importlib.metadata import version
-    from importlib.util import find_spec
-
-    typer.echo(f"accel-dse {version('accel-dse')}")
-    folders = {}
-    for root in ROOTS:
-        spec = find_spec(root)
-        locations = list(spec.submodule_search_locations or ()) if spec else []
-        folders[root] = Path(locations[0]) if locations else None
-        typer.echo(f"  {root:<13} {folders[root] or 'NOT FOUND'}")
-    if len({folder.parent if folder else None for folder in folders.values()}) != 1:
-        fail(["the six packages do not come from one place; use a virtual environment of its own"])
-    raise typer.Exit(OK)
-
-
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Version and folders.")
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Version and folders.")
     ] = False,
 ) -> None:
     """Options that stand before a command."""

@@ -42,7 +42,11 @@ def read_journal(path: Path) -> tuple[dict[str, Record], int]:
     intact = 0
     if not path.exists():
         return records, intact
-    lines = path.read_bytes().splitlines(keepends=True)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise SpaceError([f"{path}: got {error.strerror}, want a journal that can be read"]) from error
+    lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
             if not line.endswith(b"\n"):
@@ -62,9 +66,14 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         """Lock the journal, cut a torn last line off, and read what is there."""
-        folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / JOURNAL
-        self._file: BinaryIO = self.path.open("ab")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = self.path.open("ab")
+        except OSError as error:
+            raise SpaceError(
+                [f"{self.path}: got {error.strerror}, want a file that can be written; use another -o"]
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -76,12 +85,16 @@ class Journal:
         self._file.truncate(intact)
 
     def append(self, items: Iterable[tuple[str, Record]]) -> None:
-        """Add records; they are on disk when this returns."""
-        for point_id, record in items:
-            self._file.write(_journal_line(point_id, record))
-            self.records[point_id] = record
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Add records; they are on disk when this returns. Raises SpaceError when the disk is full."""
+        try:
+            for point_id, record in items:
+                self._file.write(_journal_line(point_id, record))
+                self.records[point_id] = record
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            got = f"{self.path}: got {error.strerror}, want room to write"
+            raise SpaceError([f"{got}; what was written before is kept, the same command goes on"]) from error
 
     def close(self) -> None:
         """Release the lock."""

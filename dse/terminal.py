@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from dse.outputs import STDOUT, file_problem, folder_problem, writing
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -19,6 +21,43 @@ if TYPE_CHECKING:
 
 OK, PARTIAL, WRONG_INPUT, INFEASIBLE = 0, 1, 2, 3
 EXIT_OF = {"ok": OK, "infeasible": INFEASIBLE, "error": PARTIAL}
+
+
+def fail(lines: list[str]) -> NoReturn:
+    """Print a user's mistakes and leave with exit code 2."""
+    for line in lines:
+        typer.echo(f"error: {line}", err=True)
+    raise typer.Exit(WRONG_INPUT)
+
+
+def _json_file(target: str | None) -> str | None:
+    """Refuse at once what cannot be written, not after the work."""
+    if target is not None and target != STDOUT:
+        check_outputs(file_problem("--json", target))
+    return target
+
+
+def _trace_file(target: Path | None) -> Path | None:
+    check_outputs(file_problem("--trace", str(target)) if target is not None else None)
+    return target
+
+
+def _report_folder(target: Path | None) -> Path | None:
+    check_outputs(folder_problem("--report", target) if target is not None else None)
+    return target
+
+
+def _sweep_folder(target: Path | None) -> Path | None:
+    check_outputs(folder_problem("--out", target) if target is not None else None)
+    return target
+
+
+def check_outputs(*problems: str | None) -> None:
+    """Leave with exit code 2 if one of `problems` is a line."""
+    found = [problem for problem in problems if problem is not None]
+    if found:
+        fail(found)
+
 
 Arch = Annotated[str, typer.Argument(help="Architecture: a name (dse list archs) or a YAML file.")]
 WorkloadText = Annotated[
@@ -36,7 +75,21 @@ FidelityText = Annotated[str, typer.Option("--fidelity", help="roofline | event 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of anything random; kept in the record.")]
 JsonOut = Annotated[
     str | None,
-    typer.Option("--json", help="Write JSON to this file; '-': to stdout, in place of text."),
+    typer.Option(
+        "--json", callback=_json_file, help="Write JSON to this file; '-': to stdout, in place of text."
+    ),
+]
+TraceOut = Annotated[
+    Path | None,
+    typer.Option("--trace", callback=_trace_file, help="Write a Perfetto trace (.json or .json.gz)."),
+]
+ReportOut = Annotated[
+    Path | None,
+    typer.Option("--report", callback=_report_folder, help="Write a report folder: HTML, PNG, CSV."),
+]
+SweepOut = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", callback=_sweep_folder, help="Folder; by default the study's name."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not read or write ~/.cache/accel-dse.")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Worker processes; 0: one per core.")]
@@ -51,13 +104,6 @@ def console(*, error: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
-def fail(lines: list[str]) -> NoReturn:
-    """Print a user's mistakes and leave with exit code 2."""
-    for line in lines:
-        typer.echo(f"error: {line}", err=True)
-    raise typer.Exit(WRONG_INPUT)
-
-
 @contextmanager
 def user_errors() -> Iterator[None]:
     """The user's mistakes are lines on stderr and exit code 2, never a traceback."""
@@ -70,20 +116,27 @@ def user_errors() -> Iterator[None]:
         raise  # our own mistake: the traceback is wanted
     except USER_ERRORS as error:
         fail(str(error).splitlines())
+    except BrokenPipeError:
+        raise  # whoever read the output has gone: that is no mistake
+    except OSError as error:  # what was looked at before, and changed since; or a file in the user's place
+        where = error.filename if error.filename is not None else "output"
+        fail([f"{where}: got {error.strerror or error}, want a place that can be read and written"])
 
 
 def emit(data: object, target: str | None, view: RenderableType | None) -> None:
-    """Write JSON where `--json` says, and show `view` unless stdout has the JSON."""
+    """Show `view` unless stdout has the JSON, and write JSON where `--json` says; raises SpaceError."""
     import json
 
-    if target is not None:
-        text = json.dumps(data, indent=1, allow_nan=False)
-        if target == "-":
-            typer.echo(text)
-        else:
-            Path(target).write_text(text + "\n", encoding="utf-8")
-    if view is not None and target != "-":
+    if view is not None and target != STDOUT:
         console().print(view)
+    if target is None:
+        return
+    text = json.dumps(data, indent=1, allow_nan=False)
+    if target == STDOUT:
+        typer.echo(text)
+        return
+    with writing("--json", target):
+        Path(target).write_text(text + "\n", encoding="utf-8")
 
 
 def pairs(texts: list[str], flag: str) -> tuple[tuple[str, str], ...]:

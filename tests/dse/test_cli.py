@@ -244,3 +244,75 @@ def test_numerics_of_a_model_that_is_too_large_is_refused() -> None:
     code, _, err = dse("compile", "trn1", "llama3-8b:prefill", "--numerics")
     assert code == 2
     assert "MACs, want at most" in err
+
+
+def wrong(*arguments: str) -> str:
+    """The one line of a user's mistake that is found before any work."""
+    code, out, err = dse(*arguments)
+    assert code == 2, (arguments, out, err)
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert err.startswith("error: ")
+    return err
+
+
+@pytest.mark.parametrize("flag", ["--json", "--trace"])
+@pytest.mark.parametrize("name", ["folder", "none/x.json", "file/x.json", ""])
+def test_a_file_that_cannot_be_written_is_told_before_the_run(flag: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    target = str(tmp_path / name) if name else ""
+    err = wrong("run", "trn1", GEMM, flag, target)
+    assert flag in err
+    assert "want a file" in err
+    assert not (tmp_path / "cache").exists(), "nothing was run"
+
+
+@pytest.mark.parametrize("folder", ["{}/file", "{}/file/x", "/proc/x"])
+def test_a_folder_that_cannot_be_made_is_told_before_the_run(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "s.yaml").write_text(STUDY)
+    target = folder.format(tmp_path)
+    for arguments in (
+        ("run", "trn1", GEMM, "--report", target),
+        ("sweep", str(tmp_path / "s.yaml"), "-o", target),
+    ):
+        assert target in wrong(*arguments)
+    assert not (tmp_path / "cache").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_sweep_with_a_folder_as_json_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(STUDY)
+    assert "got a folder" in wrong(
+        "sweep", str(tmp_path / "s.yaml"), "-o", str(tmp_path / "out"), "--json", str(tmp_path)
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_disk_costs_only_its_own_output(tmp_path: Path) -> None:
+    code, out, err = dse("run", "trn1", GEMM, "--json", "/dev/full", "--report", str(tmp_path / "r"))
+    assert code == 2
+    assert "all pass" in out
+    assert "error: --json '/dev/full': got No space left on device" in err
+    assert (tmp_path / "r" / "report" / "index.html").exists()
+
+
+def test_files_in_the_place_of_folders_and_the_other_way_round(tmp_path: Path) -> None:
+    study, out = tmp_path / "s.yaml", tmp_path / "out"
+    study.write_text(STUDY)
+    (out / "journal.jsonl").mkdir(parents=True)
+    assert "journal.jsonl: got Is a directory" in wrong("sweep", str(study), "-o", str(out), "-j", "1")
+    assert "journal.jsonl: got Is a directory" in wrong("report", str(out))
+    (out / "journal.jsonl").rmdir()
+    assert dse("sweep", str(study), "-o", str(out), "-j", "1", "--limit", "1")[0] == 0
+    (out / "report").write_text("mine")
+    assert "got the file" in wrong("report", str(out))
+
+
+def test_a_roofline_has_no_trace_and_says_so_before_it_runs(tmp_path: Path) -> None:
+    target = str(tmp_path / "t.json")
+    assert "--trace: got fidelity 'roofline', want event or exact" in wrong(
+        "run", "trn1", GEMM, "--fidelity", "roofline", "--trace", target
+    )
