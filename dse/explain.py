@@ -7,11 +7,12 @@ the gain that a run with the same `--set` shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch_configs import ArchSpec
 from dse.point import Point
 from dse.result import Record
+from dse.roles import by_name
 
 WORTHWHILE = 0.01  # assumed: a gain below 1 % does not make a resource the binding one
 
@@ -89,7 +90,9 @@ def explain(
 ) -> Explanation:
     """Evaluate `point` and all its reliefs; `evaluate_all` never raises for a single point."""
     options = reliefs(arch)
-    points = [point, *(point.with_overrides(dict(option.overrides)) for option in options)]
+    # A relief names parts as the architecture does; it must replace what the point set by its role.
+    named = replace(point, overrides=tuple(by_name(dict(point.overrides), arch).items()))
+    points = [point, *(named.with_overrides(dict(option.overrides)) for option in options)]
     base, *relieved = evaluate_all(points)
     found = [_what_if(base, option, record) for option, record in zip(options, relieved, strict=True)]
     found.sort(key=lambda item: -(item.gain if item.gain is not None else -1.0))

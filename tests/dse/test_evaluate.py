@@ -12,6 +12,7 @@ from dse.explain import explain, reliefs
 from dse.point import Point
 from dse.pool import guarded
 from dse.result import Record, point_of, validate_record
+from dse.roles import load_with_roles
 from dse.roofline import array_ps, graph_bounds, memory_rate
 
 GEMM = "gemm:m=512,n=512,k=512,dtype=bf16"
@@ -213,3 +214,19 @@ def test_a_depthwise_convolution_does_not_bound_the_time_by_the_array() -> None:
     dense = graph_bounds(build("conv:c=32,k=32,groups=1"), arch)
     assert depthwise.compute_ps == 0 < dense.compute_ps
     assert depthwise.memory_ps > 0
+
+
+def test_a_relief_replaces_what_the_point_set_by_its_role() -> None:
+    by_role = Point(
+        "trn1", GEMM, overrides=(("memories.dram.bandwidth", "100 GB/s"), ("engines.array.rows", "64"))
+    )
+    by_name = Point(
+        "trn1", GEMM, overrides=(("memories.hbm.bandwidth", "100 GB/s"), ("engines.tensor.rows", "64"))
+    )
+    found = []
+    for point in (by_role, by_name):
+        arch = load_with_roles(point.arch, dict(point.overrides))
+        what = explain(point, arch, lambda points: [guarded(evaluate, p) for p in points])
+        assert {item.status for item in what.what_ifs} == {"ok"}
+        found.append([(item.relief.resource, item.time_ps) for item in what.what_ifs])
+    assert found[0] == found[1]

@@ -120,3 +120,31 @@ def test_a_part_may_be_called_by_its_role_unless_one_has_that_name() -> None:
     assert load_with_roles("edge-npu", {"engines.array.rows": "16"}).array.rows == 16
     with pytest.raises(ArchError, match="capacitee"):
         load_with_roles("trn1", {"memories.scratchpad.capacitee": "1 MiB"})
+
+
+@pytest.mark.parametrize("role", ["engines.array", "engines.tensor"])
+def test_one_study_varies_the_array_of_machines_that_name_it_differently(role: str) -> None:
+    text = f"""\
+name: arrays
+arch: [trn1, tpu-v5e, edge-npu]
+workload: "gemm:m=64,n=64,k=64"
+space:
+  "{role}.rows, {role}.cols": [16, 32]
+"""
+    points = plan(parse_study(text, Path("s.yaml")), point_id, USER_ERRORS)
+    assert len({planned.id for planned in points}) == 6
+    sides = [load_with_roles(p.point.arch, dict(p.point.overrides)).array.rows for p in points]
+    assert sides == [16, 32] * 3
+
+
+def test_a_value_under_two_names_is_refused() -> None:
+    twice = {"memories.sbuf.capacity": "32 MiB", "memories.scratchpad.capacity": "16 MiB"}
+    message = "memories.scratchpad.capacity: got the value of memories.sbuf.capacity under another name"
+    with pytest.raises(ArchError, match=message):
+        load_with_roles("trn1", twice)
+    axes = "".join(f"  {path}: [{text}]\n" for path, text in twice.items())
+    study = parse_study(f"name: x\narch: trn1\nworkload: gemm\nspace:\n{axes}", Path("s.yaml"))
+    with pytest.raises(SpaceError, match=rf"s.yaml:[56]: override {message}"):
+        plan(study, point_id, USER_ERRORS)
+    with pytest.raises(ArchError, match="engines.array.rows: got the value of engines.tensor.rows"):
+        load_with_roles("tpu-v5e", {"engines.tensor.rows": "16", "engines.array.rows": "32"})
