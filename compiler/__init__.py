@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from arch_configs.spec import ArchSpec
 from compiler.allocation import Placement, allocate
 from compiler.codegen import emit
@@ -13,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.verify_program import verify_program
 from compiler.isa import Program
 from compiler.lowering import Lowered, lower
-from compiler.options import CompileOptions
+from compiler.options import EASED, CompileOptions
 from compiler.passes import parse_pass, run_pipeline
 from compiler.sync import plan_sync
 from compiler.user_kernel import compile_kernel
@@ -68,16 +66,14 @@ def optimise(graph: Graph, arch: ArchSpec, options: CompileOptions) -> Graph:
 def tile_graph(
     graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None
 ) -> tuple[Lowered, Placement]:
-    """Tiles and addresses; where they do not fit, without pipelining, then smaller, then of one slot.
+    """Tiles and addresses; ops that ask for too much are eased step by step (`CompileOptions.eased`).
 
-    Raises Infeasible with the least shortfall of all that was tried.
+    Raises Infeasible with the least shortfall of the first and the last attempt.
     """
-    ladder = [options, replace(options, pipeline=False)]
-    ladder += [replace(ladder[1], scratch_share=options.scratch_share / n) for n in (2, 4)]
-    ladder += [replace(ladder[1], double_buffer=False)]
+    eased: dict[str, int] = {}
     failures: list[Infeasible] = []
-    for attempt in ladder:
-        lowered = lower(graph, arch, attempt, cost)  # layouts, kernels, tiling, engines
+    while True:
+        lowered = lower(graph, arch, options, cost, eased)  # layouts, kernels, tiling, engines
         misfits = list(lowered.misfits)
         try:
             placement = allocate(lowered.tiles, arch)  # addresses from lifetimes
@@ -85,9 +81,12 @@ def tile_graph(
             misfits.append(error)
         if not misfits:
             return lowered, placement
-        if attempt.scratch_share == options.scratch_share:  # else what is available is not the memory
-            failures.append(max(misfits, key=_missing))  # the fix must be enough for all ops
-    raise min(failures, key=_missing)
+        failures.append(max(misfits, key=_missing))  # the fix must be enough for all ops
+        ops = {op for misfit in misfits for op in misfit.ops}
+        again = [op for op in sorted(ops) if eased.get(op, 0) + 1 < len(EASED)]
+        if not again:
+            raise min((failures[0], failures[-1]), key=_missing)
+        eased.update({op: eased.get(op, 0) + 1 for op in again})
 
 
 def _missing(error: Infeasible) -> int:

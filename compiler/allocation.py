@@ -116,20 +116,27 @@ def _place_on_chip(
 ) -> None:
     """Place all; while they do not fit, give up slots of the largest: less overlap, but it runs."""
     limit = arch.partition_bytes(memory)
+    by_name = {b.name: b for b in buffers}
+
+    def life(b: TileBuffer) -> Lifetime:
+        return alive[b.name][b.slots > 1]
+
     while True:
         fresh: dict[str, Buffer] = {}
         top = _pack(memory, buffers, alive, arch, fresh)
         if fresh[top].address + fresh[top].nbytes <= limit:
             placed.update(fresh)
             return
-        beside = alive[top][1]
-        spare = [b for b in buffers if b.slots > b.need and alive[b.name][1].overlaps(beside)]
+        beside = {b.name for b in buffers if life(b).overlaps(life(by_name[top]))}
+        spare = [b for b in buffers if b.slots > b.need and b.name in beside]
         if not spare:
             dense: dict[str, Buffer] = {}
             top = _pack(memory, buffers, alive, arch, dense, slacks=(0,))
             peak = dense[top].address + dense[top].nbytes
             if peak > limit:
-                raise Infeasible(_overflow(memory, peak, buffers, arch))
+                others = [b for b in buffers if life(b).overlaps(life(by_name[top]))]
+                ops = {_op(b) for b in buffers if dense[b.name].address + dense[b.name].nbytes > limit}
+                raise Infeasible(_overflow(memory, peak, others, arch), tuple(sorted(ops)))
             placed.update(dense)
             return
         spare.sort(key=lambda b: (-b.slot_bytes * (b.slots - b.need), b.name))
@@ -210,6 +217,11 @@ def _buffer(b: TileBuffer, address: int, slot_bytes: int) -> Buffer:
 
 def _round_up(value: int, to: int) -> int:
     return -(-value // to) * to
+
+
+def _op(buffer: TileBuffer) -> str:
+    """The op that a tile serves."""
+    return buffer.tensor.rpartition(":")[0]
 
 
 def _overflow(memory: str, peak: int, buffers: list[TileBuffer], arch: ArchSpec) -> Shortfall:

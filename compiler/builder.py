@@ -70,9 +70,10 @@ class Builder:
         self._loops = 0
         self._memories = {name: spec.kind for name, spec in arch.memories.items()}
 
-    def begin(self, op: str) -> None:
+    def begin(self, op: str, *, pipelined: bool | None = None) -> None:
         """Instructions from here on belong to `op`; its stages do not reach loops around it."""
         self.op, self._floor = op, len(self._stack)
+        self._pipelined = self._pipelined if pipelined is None else pipelined
         self._engines.start()
 
     # ---- structure -------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class Builder:
     # ---- instructions ----------------------------------------------------------------------------
     def _emit(self, stream: str, instr: Instr) -> None:
         self._stack[-1].body.append(TileInstr(stream, instr, self._stage))
-        if self._stage:
+        if self._stage or any(loop.stage for loop in self._stack):
             self._keep(instr)
 
     def _keep(self, instr: Instr) -> None:
@@ -215,10 +216,11 @@ class Builder:
 
         Else its queue could have work of the next iteration in front of it that waits for the tile.
         """
+        stages = [loop.stage for loop in self._stack[1:]] + [self._stage]  # of what each loop holds of us
         for access in reads(instr):
             tile = self.graph.buffers[access.buffer]
-            if tile.partitions and tile.home is self._stack[-1] and tile.slots > 1:
-                tile.need = max(tile.need, 1 + self._stage)
+            if tile.partitions and tile.slots > 1:
+                tile.need = max(tile.need, 1 + stages[self._stack.index(tile.home)])
                 tile.slots = max(tile.slots, tile.need)
 
     def _kind(self, access: Access) -> str:

@@ -31,15 +31,15 @@ class Shortfall:
 class Infeasible(Exception):
     """The design point does not fit: a result, not a crash."""
 
-    def __init__(self, shortfall: Shortfall) -> None:
-        """Keep `shortfall` as data."""
-        self.shortfall = shortfall
+    def __init__(self, shortfall: Shortfall, ops: tuple[str, ...] = ()) -> None:
+        """Keep `shortfall` as data; `ops` names the graph ops that ask for too much, if known."""
+        self.shortfall, self.ops = shortfall, ops
         super().__init__(
             f"{shortfall.resource}: need {shortfall.needed} {shortfall.unit}, "
             f"have {shortfall.available} {shortfall.unit}; {shortfall.fix}"
         )
 
     @override
-    def __reduce__(self) -> tuple[type[Infeasible], tuple[Shortfall]]:
+    def __reduce__(self) -> tuple[type[Infeasible], tuple[Shortfall, tuple[str, ...]]]:
         """Survive the trip through a process pool."""
-        return (type(self), (self.shortfall,))
+        return (type(self), (self.shortfall, self.ops))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
@@ -30,15 +31,24 @@ class Lowered:
     misfits: tuple[Infeasible, ...]  # ops that found no tiles small enough; they are not in the program
 
 
-def lower(graph: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None = None) -> Lowered:
-    """Lower every node in order; a repeated region becomes one loop."""
+def lower(
+    graph: Graph,
+    arch: ArchSpec,
+    options: CompileOptions,
+    cost: CostModel | None = None,
+    eased: Mapping[str, int] | None = None,
+) -> Lowered:
+    """Lower every node in order; a repeated region becomes one loop.
+
+    `eased` says which ops to lower with `options.eased(level)`, because more did not fit.
+    """
     for node, _ in graph.walk():
         if node.op.kind not in KERNELS:
             raise CompileError(f"{node.name}: no kernel for op {node.op.kind!r}, have {', '.join(KERNELS)}")
     _check_dtypes(graph, arch)
     layouts = assign_layouts(graph, arch)
-    b = Builder(arch, graph.name, cost, pipelined=options.pipeline and options.double_buffer)
-    lowering = _Lowering(graph, arch, options, b, layouts)
+    b = Builder(arch, graph.name, cost)
+    lowering = _Lowering(graph, arch, options, b, layouts, eased or {})
     lowering.run()
     values = sorted(graph.values, key=lambda v: v.name)
     states = tuple(v.name for v in values if v.kind == "state")
@@ -70,9 +80,16 @@ def _check_dtypes(graph: Graph, arch: ArchSpec) -> None:
 
 class _Lowering:
     def __init__(
-        self, graph: Graph, arch: ArchSpec, options: CompileOptions, b: Builder, layouts: dict[str, Layout]
+        self,
+        graph: Graph,
+        arch: ArchSpec,
+        options: CompileOptions,
+        b: Builder,
+        layouts: dict[str, Layout],
+        eased: Mapping[str, int],
     ) -> None:
-        self.graph, self.arch, self.options, self.b, self.layouts = graph, arch, options, b, layouts
+        self.graph, self.arch, self.options, self.b = graph, arch, options, b
+        self.layouts, self.eased = layouts, eased
         self.values = graph.value_map()
         self.tensors: dict[str, Tensor] = {}
         self.uses: dict[str, int] = {}
@@ -147,19 +164,20 @@ class _Lowering:
         for name in node.outputs:
             if name not in self.tensors:
                 self.tensors[name] = self._dram(self.values[name])
-        self.b.begin(node.name)
+        options = self.options.eased(self.eased.get(node.name, 0))
+        self.b.begin(node.name, pipelined=options.pipeline and options.double_buffer)
         site = Site(
             name=node.name,
             op=node.op,
             inputs=tuple(self._port(name) for name in node.inputs),
             outputs=tuple(self._port(name) for name in node.outputs),
             arch=self.arch,
-            options=self.options,
+            options=options,
         )
         try:
             KERNELS[node.op.kind].build(self.b, site)
         except Infeasible as misfit:  # go on: the fix must be enough for all ops
-            self.misfits.append(misfit)
+            self.misfits.append(Infeasible(misfit.shortfall, (node.name,)))
 
     def _port(self, name: str) -> Port:
         return Port(self.tensors[name], self.values[name].type, self.layouts[name])

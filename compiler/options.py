@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from compiler.errors import CompileError
+
+EASED = (  # (pipeline, double buffer, share of the scratchpad), from what is best to what is smallest
+    (True, True, 1.0),
+    (True, True, 0.5),
+    (True, True, 0.25),
+    (False, True, 1.0),
+    (False, True, 0.5),
+    (False, True, 0.25),
+    (False, False, 1.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +38,13 @@ class CompileOptions:
             problems.append(f"options.traffic_slack: got {self.traffic_slack}, want a number from 0 on")
         if problems:
             raise CompileError("\n".join(problems))
+
+    def eased(self, level: int) -> CompileOptions:
+        """These options for an op that did not fit: no more than entry `level` of EASED allows."""
+        pipeline, double_buffer, share = EASED[level]
+        return replace(
+            self,
+            pipeline=self.pipeline and pipeline,
+            double_buffer=self.double_buffer and double_buffer,
+            scratch_share=self.scratch_share * share,
+        )

@@ -107,6 +107,9 @@ def choose_chunk(site: Site, rows: int, head_dim: int, length: int, dtype: str, 
         parts = (wide * 4, wide // key_tile * rows * dtype_bytes(dtype), head_dim * 4)
         if sum(-(-p // bank) * bank if p >= bank else p for p in parts) * copies(site, ways) * ways > total:
             break
+        under_way = (SKEW + 1) * ways * 2 * wide * dtype_bytes(dtype)  # p and its transpose
+        if 2 * under_way > site.room:
+            break
         chunk = wide
     return chunk
 
