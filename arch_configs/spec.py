@@ -130,7 +130,7 @@ class SystolicSpec(Spec):
     kind: Literal["systolic"]
     rows: Side  # contraction (k) extent held at once
     cols: Side  # stationary free (m) extent held at once
-    units: Count = 1  # identical arrays fed side by side; the moving columns are split over them
+    units: Count = 1  # identical arrays; successive matmuls are dealt over them
     clock: Clock
     moving_max: Count = 512  # moving columns one instruction may stream
     min_interval: Count = 1  # cycles between two matmul issues, at least

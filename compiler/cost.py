@@ -75,7 +75,7 @@ class Roofline:
         """Issue-limited time of the array."""
         array = self._arch.array
         passes: Fraction = array.passes.get(dtype, Fraction(1))  # type: ignore[call-overload]
-        cycles = ceil(passes * max(-(-moving // array.units), array.min_interval)) + array.overhead
+        cycles = ceil((passes * max(moving, array.min_interval) + array.overhead) / array.units)
         return ceil(cycles * count * 10**12 / (array.clock * array.sustained))
 
     def transfer_ps(self, nbytes: int) -> int:

@@ -23,17 +23,18 @@ def _passes(spec: SystolicSpec, dtype: str) -> Fraction:
 def _cycles(spec: SystolicSpec, passes: Fraction, columns: int, stationary_columns: int) -> int:
     """Cycles of streaming `columns` past a tile; `stationary_columns` 0 means it is already loaded."""
     load = ceil_div(spec.weight_load * stationary_columns, spec.cols)
-    stream = max(ceil_div(columns, spec.units), spec.min_interval)
+    stream = max(columns, spec.min_interval)
     if spec.background_load:
-        return ceil(passes * max(stream, load)) + spec.overhead
-    return ceil(passes * stream) + load + spec.overhead
+        return ceil((passes * max(stream, load) + spec.overhead) / spec.units)
+    return ceil((passes * stream + load + spec.overhead) / spec.units)
 
 
 def matmul_cycles(instr: Matmul, spec: SystolicSpec) -> int:
     """Cycles from one matmul's issue to the next.
 
-    Model: `overhead + passes * max(ceil(moving columns / units), min_interval, load)`, rounded up; a load
-    in the background hides behind the stream, else it adds.
+    Model: `(overhead + passes * max(moving columns, min_interval, load)) / units`, rounded up; a load in
+    the background hides behind the stream, else it adds. Successive matmuls are dealt over the units, each
+    of which holds a stationary tile of its own; that all find work is assumed.
     `load = ceil(weight_load * stationary columns / cols)`; `passes` of the slower operand. Contraction
     rows cost nothing: they are parallel. Left out: the pipeline's fill and drain, which only delay the
     signal (`latency`), and that a type of less than one pass needs twice the rows to gain.

@@ -55,6 +55,8 @@ def test_matmul_variants() -> None:
     assert matmul_cycles(matmul(256, m=50), serial) == 256 + 50
     assert matmul_cycles(matmul(256, dtype="fp32"), serial) == 4 * 256 + 128
     assert matmul_cycles(matmul(250), make_arch(engines__tensor__units=4).array) == 63
+    dealt = make_arch(engines__tensor__units=4, engines__tensor__weight_load=128).array
+    assert matmul_cycles(matmul(8), dealt) == 32, "four arrays load four tiles at once"
 
 
 def test_matmul_takes_the_passes_of_the_slower_operand() -> None:
