@@ -15,7 +15,7 @@ from pathlib import Path
 from dse.digest import canonical_json
 from dse.evaluation import evaluate, point_id
 from dse.point import Point
-from dse.result import Record, parse_record
+from dse.result import Record, parse_record, point_record
 from dse.store import write_text
 
 
@@ -37,6 +37,7 @@ class CachedEvaluate:
         file = self.folder / identity[:2] / f"{identity}.json"
         found = _read(file)
         if found is not None:
+            found["point"] = point_record(point)  # the same values, perhaps spelt otherwise
             return found
         record = evaluate(point)
         try:

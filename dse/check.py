@@ -9,6 +9,7 @@ from arch_configs import describe, list_archs, load_arch
 from arch_configs.document import DocumentError, parse
 from compiler.kernels import KERNELS
 from compiler.passes import PASSES
+from dse.alive import Checking
 from dse.errors import SpaceError
 from dse.evaluation import USER_ERRORS, point_id
 from dse.search import SEARCHERS
@@ -24,7 +25,7 @@ def check_file(file: str) -> str:
     if not is_file or not _is_study(Path(file)):
         return describe(load_arch(file))
     study = load_study(Path(file))
-    points = plan(study, point_id, USER_ERRORS)
+    points = plan(study, point_id, USER_ERRORS, Checking(file))
     axes = "".join(f"\n  {key}: {', '.join(map(str, values))}" for key, values in study.spec.space.items())
     return f"{file}: study {study.spec.name!r}, {len(points)} points, all valid{axes}"
 

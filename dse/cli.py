@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from dse.about import show_version
+from dse.alive import Checking, alive
 from dse.outputs import folder_problem, write_each, writing
 from dse.terminal import (
     EXIT_OF,
@@ -85,7 +86,8 @@ def run(
         if trace is not None and point.fidelity == "roofline":
             fail(["--trace: got fidelity 'roofline', want event or exact: a bound has no events to draw"])
         run = evaluate_traced if trace is not None else lambda p: (evaluator(no_cache)(p), None, None)
-        record, bound, events = run(point)
+        with alive(f"{workload} on {arch}"):
+            record, bound, events = run(point)
         write_each(
             lambda: emit(record, json, record_view(record)),
             lambda: _write_trace(record, bound, events, trace),
@@ -143,7 +145,7 @@ def sweep(
         found = load_study(study)
         folder = out or Path(found.spec.name)
         check_outputs(folder_problem("--out", folder))
-        points = plan(found, point_id, USER_ERRORS)
+        points = plan(found, point_id, USER_ERRORS, Checking(found.spec.name))
         write_text(folder / "study.yaml", resolved_yaml(found))
         options = SweepOptions(
             jobs=worker_count(jobs), limit=limit, timeout_s=timeout, retry_errors=retry_errors,
@@ -196,7 +198,7 @@ def report(
 def _report(folder: Path) -> str:
     from studies.report import report_folder
 
-    with writing("report", folder / "report"):
+    with writing("report", folder / "report"), alive("report"):
         page = str(report_folder(folder))
     typer.echo(f"report: {page}", err=True)
     return page
@@ -229,12 +231,13 @@ def explain(
             point = point_of(read_record(target))
         else:
             point = make_point(target, workload, sets, options, "event", seed)
-        evaluator(no_cache)(point)  # the user's mistakes show here, as such
-        found = explain_point(
-            point,
-            load_with_roles(point.arch, dict(point.overrides)),
-            lambda points: evaluate_all(evaluator(no_cache), points, worker_count(jobs)),
-        )
+        with alive(f"{point.workload} on {point.arch} and its what-ifs"):
+            evaluator(no_cache)(point)  # the user's mistakes show here, as such
+            found = explain_point(
+                point,
+                load_with_roles(point.arch, dict(point.overrides)),
+                lambda points: evaluate_all(evaluator(no_cache), points, worker_count(jobs)),
+            )
         data = {
             "record": found.record,
             "binding": found.binding,
@@ -287,7 +290,7 @@ def compile_command(
     point = make_point(arch, workload, sets, options, "event", 0)
     if numerics:
         _numerics(point, json)
-    with user_errors(), infeasible_exits():
+    with user_errors(), infeasible_exits(), alive(f"{workload} on {arch}"):
         text = dump_point(point, dump)
         emit({"dump": dump, "text": text}, json, None)
     if json != "-":
@@ -314,7 +317,8 @@ def kernel(
     with user_errors(), infeasible_exits(f"{target}: "):
         sizes = parse_sizes(pairs(shapes, "--shape"))
         spec = load_with_roles(arch, dict(pairs(sets, "--set")))
-        report = time_kernel(load_kernel(target), spec, sizes, dtype)
+        with alive(f"{target} on {arch}"):
+            report = time_kernel(load_kernel(target), spec, sizes, dtype)
         emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
     raise typer.Exit(OK if report.passed else PARTIAL)
 
@@ -326,7 +330,7 @@ def _numerics(point: Point, json: str | None) -> NoReturn:
     from dse.numerics import numerics
     from dse.present import numerics_table
 
-    with user_errors(), infeasible_exits():
+    with user_errors(), infeasible_exits(), alive(f"{point.workload} on {point.arch}"):
         found = numerics(point)
         emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
     raise typer.Exit(OK if all(item.passed for item in found) else PARTIAL)

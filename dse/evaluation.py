@@ -18,7 +18,7 @@ from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.point import Option, Point
 from dse.result import Record, empty_record, point_record, shortfall_reason
-from dse.roles import load_with_roles
+from dse.roles import by_name, load_with_roles
 from dse.roofline import GraphBounds, graph_bounds
 from eventsim import BoundProgram, SimError, Trace, bind, simulate_bound
 from eventsim.stats import bounds as program_bounds
@@ -85,16 +85,35 @@ def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
 
 
 def point_id(point: Point) -> str:
-    """Digest of everything that can change the answer, the model's own source included."""
-    arch, graph, _ = resolve(point)
+    """Digest of everything that can change the answer, the model's own source included.
+
+    A value counts, not its spelling: `24 MiB` and `24576 KiB` are one point.
+    """
+    arch, graph, options = resolve(point)
+    plain = arch.canonical()
+    named = by_name(dict(point.overrides), arch)
+    values = (_value_at(plain, path, text) for path, text in named.items())
     return digest_json(
         {
-            "point": point_record(point),
-            "arch": arch.canonical(),
+            "point": {
+                **point_record(point),
+                "overrides": dict(zip(dict(point.overrides), values, strict=True)),
+                "options": {name: getattr(options, name) for name, _ in point.options},
+            },
+            "arch": plain,
             "graph": digest_value(graph),
             "model": model_digest(),
         }
     )
+
+
+def _value_at(plain: object, path: str, text: str) -> object:
+    """What an override came to; its text where the path does not lead to one value."""
+    for part in path.split("."):
+        if not isinstance(plain, dict) or part not in plain:
+            return text
+        plain = plain[part]
+    return plain
 
 
 def compile_options(options: tuple[tuple[str, Option], ...]) -> CompileOptions:

@@ -20,10 +20,9 @@ from rich.progress import (
 from rich.text import Text
 from typing_extensions import override
 
+from dse.alive import ticking
 from dse.result import Record
 from dse.space import Planned
-
-LINE_EVERY_S = 5.0
 
 
 class _Rate(ProgressColumn):
@@ -82,37 +81,37 @@ class Bar:
 
 
 class Lines:
-    """A line every few seconds, for logs."""
+    """A line every few seconds, for logs, also while no point ends."""
 
     def __init__(self, name: str, total: int, console: Console) -> None:
         """Remember when it began."""
         self._name, self._total, self._console = name, total, console
         self._counts = _Counts()
-        self._begun = self._last = time.monotonic()
+        self._begun = time.monotonic()
         self._done = 0
+        self._ticking = ticking(self._line)
 
     def __enter__(self) -> Lines:
-        """Nothing to show yet."""
+        """Begin to tick."""
+        self._ticking.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say how far it came."""
+        self._ticking.__exit__(None, None, None)
         if self._done:
-            self._line(time.monotonic())
+            self._line()
 
     def __call__(self, planned: Planned, record: Record) -> None:
         """A point ended."""
         self._counts.of[record["status"]] += 1
         self._done += 1
-        now = time.monotonic()
-        if now - self._last >= LINE_EVERY_S:
-            self._last = now
-            self._line(now)
 
-    def _line(self, now: float) -> None:
-        rate = self._done / max(1e-9, now - self._begun)
+    def _line(self) -> None:
+        spent = time.monotonic() - self._begun
+        counts = f" ({self._counts.text()}), {self._done / max(1e-9, spent):.1f}/s" if self._done else ""
         self._console.print(
-            f"{self._name}: {self._done} new points of {self._total} ({self._counts.text()}), {rate:.1f}/s"
+            f"{self._name}: {self._done} new points of {self._total} in {spent:.0f} s{counts}"
         )

@@ -8,7 +8,7 @@ and not a night.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,9 @@ from dse.errors import SpaceError, did_you_mean
 from dse.point import Fidelity, Option, Point
 from dse.search import SEARCHERS
 
-MAX_POINTS = 1_000_000  # assumed; beyond it a grid is a mistake, not a study
+MAX_POINTS = 100_000  # assumed; about 2 ms each to check, and a day or more to run
+PROBE_OVER = 1000  # assumed; a larger study is first checked one value at a time, which takes a second
+Heard = Callable[[int, int], None]  # points checked so far, of how many
 
 
 def _many(value: object) -> object:
@@ -218,25 +220,71 @@ class Planned:
 
 
 def plan(
-    study: Study, identify: Callable[[Point], str], user_errors: tuple[type[Exception], ...]
+    study: Study,
+    identify: Callable[[Point], str],
+    user_errors: tuple[type[Exception], ...],
+    heard: Heard | None = None,
 ) -> tuple[Planned, ...]:
     """Resolve every point of a study before the first runs.
 
     `identify` resolves a point and returns its id; what it raises of `user_errors` is collected.
-    Raises SpaceError with all distinct problems, each at its line.
+    Raises SpaceError with all distinct problems, each at its line. A large study is checked value by value
+    first, so that a typing mistake shows at once.
     """
-    planned = []
+    found = candidates(study)
+    if len(found) > PROBE_OVER:
+        _identified(study, _one_at_a_time(found), identify, user_errors, None)
+    ids = _identified(study, found, identify, user_errors, heard)
+    _refuse_equals(study, found, ids)
+    return tuple(Planned(i, ids[i], c.point, c.axes) for i, c in enumerate(found))
+
+
+def _identified(
+    study: Study,
+    found: Sequence[Candidate],
+    identify: Callable[[Point], str],
+    user_errors: tuple[type[Exception], ...],
+    heard: Heard | None,
+) -> list[str]:
+    """Ids of all candidates; raises SpaceError with all problems."""
+    ids = []
     problems: dict[str, None] = {}
-    for index, candidate in enumerate(candidates(study)):
+    for done, candidate in enumerate(found):
         try:
-            point_id = identify(candidate.point)
+            ids.append(identify(candidate.point))
         except user_errors as error:
             problems.update(dict.fromkeys(_located(study, candidate, error)))
-            continue
-        planned.append(Planned(index, point_id, candidate.point, candidate.axes))
+        if heard is not None:
+            heard(done, len(found))
     if problems:
         raise SpaceError(list(problems))
-    return tuple(planned)
+    return ids
+
+
+def _one_at_a_time(found: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that differ from the first of their architecture in one value, or in the workload."""
+    firsts: dict[str, Candidate] = {}
+    chosen = []
+    for candidate in found:
+        first = firsts.setdefault(candidate.point.arch, candidate)
+        differences = sum(a != b for a, b in zip(first.axes, candidate.axes, strict=True))
+        if differences + (first.point.workload != candidate.point.workload) <= 1:
+            chosen.append(candidate)
+    return chosen
+
+
+def _refuse_equals(study: Study, found: Sequence[Candidate], ids: Sequence[str]) -> None:
+    """Two spellings of one value (24 MiB, 24576 KiB) are one point, and the study says it twice."""
+    first: dict[str, Candidate] = {}
+    problems: dict[str, None] = {}
+    for candidate, point_id in zip(found, ids, strict=True):
+        other = first.setdefault(point_id, candidate)
+        for (key, a), (_, b) in zip(other.axes, candidate.axes, strict=True):
+            if a != b:
+                place = study.place("space", key)
+                problems[f"{place}: space.{key}: got {a} and {b}, which are one value, want it once"] = None
+    if problems:
+        raise SpaceError(list(problems))
 
 
 def _located(study: Study, candidate: Candidate, error: Exception) -> list[str]:

@@ -5,11 +5,13 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from dse.alive import alive
 from dse.cli import app
 from dse.result import parse_record
 
@@ -316,3 +318,23 @@ def test_a_roofline_has_no_trace_and_says_so_before_it_runs(tmp_path: Path) -> N
     assert "--trace: got fidelity 'roofline', want event or exact" in wrong(
         "run", "trn1", GEMM, "--fidelity", "roofline", "--trace", target
     )
+
+
+def test_long_work_gives_signs_of_life(capsys: pytest.CaptureFixture[str]) -> None:
+    with alive("a on b", every_s=0.01):
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1
+    assert set(lines) == {"a on b: 0 s"}
+    with alive("c", every_s=5.0):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_point_asked_for_in_other_units_comes_from_the_cache_as_it_was_asked_for() -> None:
+    found = []
+    for text in ("24 MiB", "24576 KiB"):
+        _, out, _ = dse("run", "trn1", GEMM, "--set", f"memories.sbuf.capacity={text}", "--json", "-")
+        found.append(json.loads(out))
+    assert [record["provenance"].get("cached") for record in found] == [None, 1]
+    assert found[1]["point"]["overrides"] == {"memories.sbuf.capacity": "24576 KiB"}

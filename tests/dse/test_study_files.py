@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from arch_configs import ArchError, load_arch
+from dse.alive import Checking
 from dse.errors import SpaceError
 from dse.evaluation import USER_ERRORS, point_id
+from dse.point import Point
 from dse.roles import load_with_roles
 from dse.space import candidates, load_study, parse_study, plan, resolved_yaml
 
@@ -84,7 +86,7 @@ def test_a_missing_file_is_a_line(tmp_path: Path) -> None:
 def test_too_many_points_are_refused_at_once() -> None:
     values = ", ".join(str(n) for n in range(1, 1102))
     text = f"name: x\narch: trn1\nworkload: gemm\nspace:\n  a: [{values}]\n  b: [{values}]\n"
-    assert "want at most 1000000; shorten an axis" in problems(text)[0]
+    assert "want at most 100000; shorten an axis" in problems(text)[0]
 
 
 def test_every_point_is_resolved_before_the_first_runs_and_all_problems_are_told() -> None:
@@ -146,5 +148,48 @@ def test_a_value_under_two_names_is_refused() -> None:
     study = parse_study(f"name: x\narch: trn1\nworkload: gemm\nspace:\n{axes}", Path("s.yaml"))
     with pytest.raises(SpaceError, match=rf"s.yaml:[56]: override {message}"):
         plan(study, point_id, USER_ERRORS)
-    with pytest.raises(ArchError, match="engines.array.rows: got the value of engines.tensor.rows"):
+    with pytest.raises(ArchError, match=r"engines.array.rows: got the value of engines.tensor.rows"):
         load_with_roles("tpu-v5e", {"engines.tensor.rows": "16", "engines.array.rows": "32"})
+
+
+def wide(count: int, extra: str = "") -> str:
+    values = ", ".join(f"{n} KiB" for n in range(2064, 2064 + count))
+    return (
+        f"name: x\narch: [trn1, trn2]\nworkload: gemm\nspace:\n  memories.sbuf.capacity: [{values}]\n{extra}"
+    )
+
+
+def test_a_typing_mistake_in_a_large_study_costs_a_value_each_and_not_every_combination() -> None:
+    asked = []
+
+    def identify(point: Point) -> str:
+        asked.append(point)
+        if dict(point.overrides)["dma.queues"] == "x":
+            raise SpaceError(["override dma.queues=x: no number"])
+        return str(point)
+
+    study = parse_study(wide(900, "  dma.queues: [1, 2, x]\n"), Path("s.yaml"))
+    with pytest.raises(SpaceError, match=r"s.yaml:6: override dma.queues=x: no number"):
+        plan(study, identify, (SpaceError,))
+    assert len(asked) == 2 * (900 + 2)
+
+
+def test_checking_a_large_study_is_heard_of(capsys: pytest.CaptureFixture[str]) -> None:
+    study = parse_study(wide(600), Path("s.yaml"))
+    plan(study, str, (SpaceError,), Checking("x", every_s=0.0))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1200
+    assert lines[-1].startswith("x: checked 1,199 of 1,200 points, about 0 s left")
+
+
+def test_two_spellings_of_a_value_are_one_point() -> None:
+    def of(text: str) -> str:
+        return point_id(Point("trn1", "gemm", (("memories.scratchpad.capacity", text),)))
+
+    assert of("24 MiB") == of("24576 KiB") != of("23 MiB")
+    assert of("24 MiB") != point_id(Point("trn1", "gemm")), "a table of a sweep needs its coordinates"
+    text = GOOD.replace("[12 MiB, 24 MiB]", "[12 MiB, 24576 KiB, 24 MiB]")
+    with pytest.raises(SpaceError) as caught:
+        plan(parse_study(text, Path("s.yaml")), point_id, USER_ERRORS)
+    where = "s.yaml:5: space.memories.sbuf.capacity"
+    assert caught.value.problems == [f"{where}: got 24576 KiB and 24 MiB, which are one value, want it once"]
