@@ -12,6 +12,7 @@ from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
+from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
@@ -37,6 +38,7 @@ from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import Attention
 
+GROUPS = 256  # chunks of a causal sequence; each has code of its own, so that longer ones would not end
 UNROLLED_STEPS = 48  # steps of one head that are written out, as one pipeline, rather than in loops
 
 
@@ -91,6 +93,11 @@ class _Prefill:
         self.ways = 2 if self.shared or op.kv_heads % 2 == 0 else 1
         self.rows = min(row_limit(site, dtype), self.seq)
         chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, self.ways)
+        if op.causal and self.seq > GROUPS * chunk:
+            raise CompileError(
+                f"{site.name}: causal attention: got {self.seq} positions, want at most {GROUPS * chunk} "
+                f"({GROUPS} chunks of the {chunk} keys that {arch.accumulator} holds)"
+            )
         groups, tiles = -(-self.seq // chunk), -(-min(chunk, self.seq) // self.rows)
         steps = tiles * groups * (groups + 1) // 2 if op.causal else tiles * groups * groups
         self.unrolled = steps <= UNROLLED_STEPS
