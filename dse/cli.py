@@ -163,6 +163,9 @@ def sweep(
             f"{summary.error} failed, {summary.missing} not run; {summary.resumed} were there before; "
             f"{folder / 'points.csv'}"
         )
+        if summary.cut_bytes:
+            cut = f"{folder / JOURNAL}: cut off {summary.cut_bytes} bytes of a line without its end"
+            typer.echo(f"warning: {cut}; its point was not kept and ran again", err=True)
         typer.echo(line, err=True)
         if summary.interrupted:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)

@@ -6,6 +6,7 @@ Records are plain JSON data (TypedDicts), so that a journal line, an API result 
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -285,14 +286,34 @@ def _adapter() -> TypeAdapter[Record]:
 def parse_record(text: str, where: str) -> Record:
     """Read and check one record from JSON; raises ValueError that says where and what is wrong."""
     try:
-        return _adapter().validate_json(text)
+        record = _adapter().validate_json(text)
     except ValidationError as error:
+        other = _other_schema(text)
+        if other is not None:
+            raise ValueError(f"{where}: {_wrong_schema(other)}") from error
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"]) or "(whole text)"
         raise ValueError(
             f"{where}: not a record of schema {SCHEMA}: {path}: {first['msg']}; "
             f"{error.error_count()} problem(s) in all"
         ) from error
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"{where}: {_wrong_schema(record['schema'])}")
+    return record
+
+
+def _wrong_schema(found: str) -> str:
+    return f"got a record of schema {found!r}, want {SCHEMA!r}; make it again with this version"
+
+
+def _other_schema(text: str) -> str | None:
+    """The schema that a text names, if it is a record of another one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    schema = found.get("schema") if isinstance(found, dict) else None
+    return schema if isinstance(schema, str) and schema != SCHEMA else None
 
 
 def validate_record(record: Record) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,9 @@ from dse.errors import SpaceError
 from dse.result import Record, parse_record
 
 JOURNAL = "journal.jsonl"
+_BEGIN = b'{"id":"'
+_REST = b',"record":'
+_HEAD = re.compile(rb'\{"id":"([^"\\]*)"')
 Cell = str | int | float | bool | None
 
 
@@ -26,39 +30,52 @@ def _journal_line(point_id: str, record: Record) -> bytes:
 
 def _parse_line(line: bytes, where: str) -> tuple[str, Record]:
     """Split the fixed head off, so that the record is parsed and checked once, by its schema."""
-    head, comma, rest = line.decode().rstrip("\n").partition(',"record":')
-    if not comma or not head.startswith('{"id":"') or not rest.endswith("}"):
+    head, comma, rest = line.rstrip(b"\n").partition(_REST)
+    match = _HEAD.fullmatch(head)
+    if not comma or match is None or not rest.endswith(b"}"):
         raise ValueError(f"{where}: got {line[:40]!r}, want a journal line")
-    return json.loads(head[6:]), parse_record(rest[:-1], where)
+    try:
+        text = rest[:-1].decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: got bytes that are not UTF-8 text, want a journal line") from error
+    return match[1].decode(), parse_record(text, where)
 
 
 def read_journal(path: Path) -> tuple[dict[str, Record], int]:
     """Records by point id (a later line wins), and the length in bytes of the intact part.
 
-    A last line without its end (a kill during the write) is left out. A whole line that is none of ours
-    cannot come from a kill and raises SpaceError.
+    A last line without its end is left out if it can come from a kill during the write, or a crash of the
+    machine (which may leave NUL bytes). Anything else that is none of ours raises SpaceError.
     """
     records: dict[str, Record] = {}
     intact = 0
-    if not path.exists():
-        return records, intact
     try:
         text = path.read_bytes()
+    except FileNotFoundError:
+        return records, intact
     except OSError as error:
         raise SpaceError([f"{path}: got {error.strerror}, want a journal that can be read"]) from error
-    lines = text.splitlines(keepends=True)
+    *lines, tail = text.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            if not line.endswith(b"\n"):
-                raise ValueError("torn")
             point_id, record = _parse_line(line, f"{path}:{number}")
         except ValueError as error:
-            if number == len(lines) and not line.endswith(b"\n"):
-                break
             raise SpaceError([f"{error}; delete line {number} to compute its point again"]) from error
         records[point_id] = record
-        intact += len(line)
+        intact += len(line) + 1
+    if not _can_be_torn(tail):
+        where = f"{path}:{len(lines) + 1}"
+        raise SpaceError([f"{where}: got {tail[:40]!r}, want a journal line; delete line {len(lines) + 1}"])
     return records, intact
+
+
+def _can_be_torn(tail: bytes) -> bool:
+    """Whether these bytes can be the beginning of a journal line, or what a crash leaves of one."""
+    begun = tail.rstrip(b"\0")
+    if len(begun) < len(_BEGIN):
+        return _BEGIN.startswith(begun)
+    other = begun.endswith(b"}") and _REST not in begun  # an object that is closed, but without a record
+    return begun.startswith(_BEGIN) and not other
 
 
 class Journal:
@@ -82,6 +99,7 @@ class Journal:
                 [f"{self.path}: got a journal that another sweep is writing, want a free one; use another -o"]
             ) from error
         self.records, intact = read_journal(self.path)
+        self.cut_bytes = self._file.seek(0, os.SEEK_END) - intact  # of a torn last line
         self._file.truncate(intact)
 
     def append(self, items: Iterable[tuple[str, Record]]) -> None:
@@ -143,10 +161,11 @@ def flatten(record: Record) -> dict[str, Cell]:
         "sram_bytes": sram_bytes(record),
         "audit": all(record["audit"].values()) if record["audit"] else None,
     }
-    row.update(record["throughput"])
-    for name, memory in record["memory"].items():
+    # By name: a record that was read from disk has its keys in another order than a fresh one.
+    row.update(sorted(record["throughput"].items()))
+    for name, memory in sorted(record["memory"].items()):
         row[f"{name}_peak_bytes"] = memory["peak_bytes"]
-    for kind, spent in engine_groups(record).items():
+    for kind, spent in sorted(engine_groups(record).items()):
         row.update({f"{kind}_{part}": value for part, value in spent.items()})
     return row
 

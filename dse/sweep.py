@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,6 +27,7 @@ class SweepSummary:
     error: int
     resumed: int  # of them, found in the journal and not run again
     interrupted: bool
+    cut_bytes: int = field(default=0, compare=False)  # of a torn last line that was cut off the journal
 
     @property
     def missing(self) -> int:
@@ -80,7 +81,9 @@ def run_sweep(
     for planned in points:
         if planned.id in records:
             counts[records[planned.id]["status"]] += 1
-    return SweepSummary(len(points), **counts, resumed=resumed, interrupted=interrupted)
+    return SweepSummary(
+        len(points), **counts, resumed=resumed, interrupted=interrupted, cut_bytes=journal.cut_bytes
+    )
 
 
 def _run_missing(

@@ -192,6 +192,9 @@ def read_record(file: str) -> Record:
     except OSError as error:
         problem = f"{file}: got no readable file ({error.strerror}), want a record of dse run --json"
         raise SpaceError([problem]) from error
+    except UnicodeDecodeError as error:
+        problem = f"{file}: got bytes that are not UTF-8 text, want a record of dse run --json"
+        raise SpaceError([problem]) from error
     except ValueError as error:
         raise SpaceError([str(error)]) from error
 

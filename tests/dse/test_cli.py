@@ -338,3 +338,30 @@ def test_a_point_asked_for_in_other_units_comes_from_the_cache_as_it_was_asked_f
         found.append(json.loads(out))
     assert [record["provenance"].get("cached") for record in found] == [None, 1]
     assert found[1]["point"]["overrides"] == {"memories.sbuf.capacity": "24576 KiB"}
+
+
+@pytest.mark.parametrize("command", ["diff", "explain"])
+def test_a_file_that_is_no_record_of_ours_is_named(command: str, tmp_path: Path) -> None:
+    good, other, binary = (tmp_path / name for name in ("good.json", "other.json", "binary.json"))
+    dse("run", "trn1", GEMM, "--json", str(good))
+    other.write_text(good.read_text().replace("accel-dse/record/1", "accel-dse/record/99"))
+    binary.write_bytes(b"\xff\xfe\0\1")
+    for file, text in (
+        (other, "got a record of schema 'accel-dse/record/99', want 'accel-dse/record/1'"),
+        (binary, "got bytes that are not UTF-8 text"),
+    ):
+        arguments = (str(good), str(file)) if command == "diff" else (str(file),)
+        assert f"{file}: {text}" in wrong(command, *arguments)
+
+
+def test_a_line_that_a_kill_tore_is_cut_off_with_a_warning(tmp_path: Path) -> None:
+    study, out = tmp_path / "s.yaml", tmp_path / "out"
+    study.write_text(STUDY)
+    command = ("sweep", str(study), "-o", str(out), "-j", "1", "--limit", "2")
+    dse(*command)
+    with (out / "journal.jsonl").open("ab") as journal:
+        journal.write(b"\0" * 7)
+    code, _, err = dse(*command)
+    assert code == 0
+    assert "warning: " in err
+    assert "journal.jsonl: cut off 7 bytes of a line without its end" in err

@@ -7,7 +7,7 @@ import pytest
 from dse.digest import canonical_json
 from dse.errors import SpaceError
 from dse.point import Point
-from dse.result import Record, empty_record, parse_record
+from dse.result import SCHEMA, Record, empty_record, parse_record
 from dse.store import JOURNAL, Journal, flatten, read_journal, write_csv
 
 
@@ -94,3 +94,58 @@ def test_flat_columns_name_their_unit() -> None:
     plain = {"status", "reason", "reason_resource", "reason_needed", "reason_available", "reason_unit",
              "reason_fix", "flops_model", "macs", "mfu", "hfu", "mbu", "audit"}  # fmt: skip
     assert [c for c in flatten(record("x")) if not c.endswith(units) and c not in plain] == []
+
+
+def test_what_a_kill_or_a_crash_can_leave_is_cut_off_and_counted(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append([("x", record("x"))])
+    file = tmp_path / JOURNAL
+    whole = file.read_bytes()
+    for tail in (b"{", b'{"id":"', b'{"id":"abc","rec', b"\0" * 99, b'{"id":"abc"\0\0', whole[:-1]):
+        file.write_bytes(whole + tail)
+        with Journal(tmp_path) as journal:
+            assert list(journal.records) == ["x"]
+            assert journal.cut_bytes == len(tail)
+        assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [b"[1]", b'{"id":"x"}', b'{"id2"', b"\xff\xfe\x00random", b'{"id":"x"}\n', b"[1]\n", b"\0\0\n", b"\r"],
+)
+def test_a_last_line_that_no_kill_leaves_is_named_and_kept(tail: bytes, tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append([("x", record("x"))])
+    file = tmp_path / JOURNAL
+    both = file.read_bytes() + tail
+    file.write_bytes(both)
+    with pytest.raises(SpaceError, match=r"journal.jsonl:2: got b.*want a journal line; delete line 2"):
+        Journal(tmp_path)
+    assert file.read_bytes() == both
+
+
+def test_a_record_of_another_schema_is_refused_with_both_versions(tmp_path: Path) -> None:
+    text = canonical_json(record("x"))
+    message = r"f.json: got a record of schema 'accel-dse/record/99', want 'accel-dse/record/1'"
+    other = text.replace(SCHEMA, "accel-dse/record/99")
+    for changed in (other, other.replace('"seed":0', '"seeds":0')):
+        with pytest.raises(ValueError, match=message):
+            parse_record(changed, "f.json")
+    (tmp_path / JOURNAL).write_text(f'{{"id":"x","record":{other}}}\n')
+    with pytest.raises(SpaceError, match=r"journal.jsonl:1: got a record of schema '.*/99'"):
+        Journal(tmp_path)
+
+
+def test_columns_do_not_depend_on_whether_a_record_was_read_or_made() -> None:
+    fresh = record("x")
+    for name in ("b", "a"):
+        fresh["throughput"][f"{name}_per_s"] = 1.0
+        fresh["memory"][name] = {
+            "kind": "dram", "capacity_bytes": 1, "bandwidth_bytes_per_s": 1, "peak_bytes": 1, "by_tensor": [],
+        }  # fmt: skip
+        fresh["engines"][name] = {
+            "kind": "vector", "busy_ps": 1, "wait_ps": {}, "idle_ps": 1, "instructions": 1,
+            "utilization": 0.5,
+        }  # fmt: skip
+    read = parse_record(canonical_json(fresh), "x")
+    assert list(flatten(fresh)) == list(flatten(read))
