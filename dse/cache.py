@@ -40,6 +40,8 @@ class CachedEvaluate:
             found["point"] = point_record(point)  # the same values, perhaps spelt otherwise
             return found
         record = evaluate(point)
+        if record["status"] == "error":
+            return record
         try:
             write_text(file, canonical_json(record))
         except OSError:

@@ -286,10 +286,10 @@ def compile_command(
 ) -> None:
     """Compile only, and show what came of it."""
     from dse.dump import DUMPS, dump_point
-    from dse.errors import did_you_mean
+    from dse.errors import nearest
 
     if dump not in DUMPS:
-        fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{did_you_mean(dump, DUMPS)}"])
+        fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{nearest(dump, DUMPS)}"])
     point = make_point(arch, workload, sets, options, "event", 0)
     if numerics:
         _numerics(point, json)
@@ -370,7 +370,7 @@ def list_command(
 ) -> None:
     """List what there is by name."""
     from dse.check import LISTS
-    from dse.errors import did_you_mean
+    from dse.errors import nearest
 
     if what == "studies":
         from studies import STUDIES
@@ -380,7 +380,7 @@ def list_command(
         found = LISTS[what]()
     else:
         names = [*LISTS, "studies"]
-        fail([f"list: got {what!r}, want one of {', '.join(names)}{did_you_mean(what, names)}"])
+        fail([f"list: got {what!r}, want one of {', '.join(names)}{nearest(what, names)}"])
     with user_errors():
         emit(found, json, None)
     if json != "-":

@@ -18,5 +18,10 @@ class SpaceError(Exception):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean X`` for the nearest known name, else the list of names."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}" if close else f"; have {', '.join(names)}"
+    return nearest(name, names) or f"; have {', '.join(names)}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean X`` for the nearest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}" if close else ""

@@ -10,6 +10,7 @@ from typing import cast
 
 from arch_configs import ArchError, ArchSpec
 from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph
+from compiler.errors import VerifyError
 from compiler.ir.graph import Graph
 from compiler.passes import parse_pass, run_pipeline
 from dse import summary
@@ -17,10 +18,10 @@ from dse.costs import LawCost
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.point import Option, Point
-from dse.result import Record, empty_record, point_record, shortfall_reason
+from dse.result import Record, empty_record, error_reason, point_record, shortfall_reason
 from dse.roles import by_name, load_with_roles
 from dse.roofline import GraphBounds, graph_bounds
-from eventsim import BoundProgram, SimError, Trace, bind, simulate_bound
+from eventsim import BoundProgram, Deadlock, SimError, Trace, bind, simulate_bound
 from eventsim.stats import bounds as program_bounds
 from workloads import WorkloadError, build
 
@@ -30,7 +31,7 @@ FAR = 2  # assumed: times the lower bound of array and DRAM
 
 
 def evaluate(point: Point) -> Record:
-    """The record of a point that works or does not fit.
+    """The record of a point: it works, does not fit, or shows a mistake of the compiler.
 
     Raises: one of USER_ERRORS when the point itself is wrong; see `dse.pool.guarded`.
     """
@@ -60,6 +61,10 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
             _fill_simulated(result, graph, fused, bound, trace, bounds)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)
+    except (VerifyError, Deadlock) as mistake:  # ours: a legal point gave a program that is not
+        bound = trace = None
+        message = f"{mistake}\na mistake of accel-dse, not of the point: please report it"
+        result["reason"] = error_reason(type(mistake).__name__, message)
     result["provenance"] = provenance(time.perf_counter() - begun)
     return result, bound, trace
 
@@ -148,7 +153,7 @@ def _option(value: Option, default: object) -> object | None:
         return tuple(part.strip() for part in str(value).split(",") if part.strip())
     if isinstance(default, (int, float)):
         try:
-            return type(default)(text)
+            return type(default)(text) if text.isascii() else None
         except ValueError:
             return None
     return str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from dse.numerics import COARSE, TOLERANCE, OutputError
 from dse.present import numerics_table, show_bytes, show_number, show_share, show_time
 from dse.roofline import PS_PER_S, array_ps, transfer_ps
 from dse.summary import memory_records
-from eventsim import BoundProgram, Trace, audit, bind, bounds, instances, simulate, simulate_bound
+from eventsim import BoundProgram, Deadlock, Trace, audit, bind, bounds, instances, simulate, simulate_bound
+
+_WHOLE = re.compile("[0-9]{1,18}")  # more digits are no size of anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def _module(file: str) -> ModuleType:
         raise SpaceError([f"{error.filename}:{error.lineno}: got {error.msg}, want Python"]) from error
     except CompileError as error:  # a declaration, with its place
         raise SpaceError(str(error).splitlines()) from error
-    except Exception as error:  # the user's own code: whatever it raises is the user's mistake
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the user's mistake
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         line = f":{frames[-1].lineno}" if frames else ""
         raise SpaceError([f"{file}{line}: {type(error).__name__}: {error}"]) from error
@@ -126,7 +129,9 @@ def _module(file: str) -> ModuleType:
 def parse_sizes(pairs: tuple[tuple[str, str], ...]) -> dict[str, int]:
     """`m=4096` pairs as numbers; raises SpaceError with all that are none."""
     wrong = [
-        f"--shape {name}: got {text!r}, want a whole number" for name, text in pairs if not text.isdecimal()
+        f"--shape {name}: got {text!r}, want a whole number"
+        for name, text in pairs
+        if not _WHOLE.fullmatch(text)
     ]
     if wrong:
         raise SpaceError(wrong)
@@ -147,10 +152,13 @@ def time_kernel(
     try:
         program = compile_kernel(kernel, arch, values, dtype=dtype, cost=LawCost(arch))
         numbers = check_numbers(kernel, arch, dtype)
-    except VerifyError as error:  # here the kernel is the user's, and so is a broken rule
+        bound = bind(program, arch)
+        trace = simulate_bound(bound)
+    except (VerifyError, Deadlock) as error:  # here the kernel is the user's, and so is a broken rule
         raise SpaceError(str(error).splitlines()) from error
-    bound = bind(program, arch)
-    trace = simulate_bound(bound)
+    except SystemExit as error:
+        where = f"{kernel.file}: kernel {kernel.name}"
+        raise SpaceError([f"{where}: got SystemExit({error.code}), want a function that returns"]) from error
     return _report(kernel, values, dtype or kernel.dtype, bound, trace, numbers)
 
 
@@ -192,7 +200,7 @@ def _wanted(kernel: UserKernel, feeds: Mapping[str, Array]) -> tuple[Array, ...]
     where = f"{kernel.file}: kernel {kernel.name}: reference"
     try:
         found = kernel.reference(**{name: array.astype(np.float32) for name, array in feeds.items()})
-    except Exception as error:  # the user's own code, as in the compiler
+    except (Exception, SystemExit) as error:  # the user's own code, as in the compiler
         raise SpaceError([f"{where}: {type(error).__name__}: {error}"]) from error
     wanted = found if isinstance(found, tuple) else (found,)
     if len(wanted) != len(kernel.outputs):

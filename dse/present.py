@@ -232,7 +232,10 @@ def explanation_view(found: Explanation) -> RenderableType:
         overrides = " ".join(f"--set {path}='{text}'" for path, text in item.relief.overrides)
         gain = f"{item.gain:+.2%}" if item.gain is not None else item.status
         table.add_row(item.relief.resource, item.relief.change, show_time(item.time_ps), gain, overrides)
-    lines = [Text(f"binding resource: {found.binding} ({found.reason})", style="bold")]
+    verdict = (
+        f"binding resource: {found.binding} ({found.reason})" if found.binding else "no result to explain"
+    )
+    lines = [Text(verdict, style="bold")]
     worse = [item.relief.resource for item in found.what_ifs if (item.gain or 0.0) < -WORTHWHILE]
     if worse:
         text = f"warning: more of {', '.join(worse)} makes it slower: the compiler's choices do not suit it"

@@ -8,6 +8,7 @@ and not a night.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from arch_configs.document import DocumentError, Entry, parse
 from dse.errors import SpaceError, did_you_mean
-from dse.point import Fidelity, Option, Point
+from dse.point import FIDELITIES, Fidelity, Option, Point
 from dse.search import SEARCHERS
 
 MAX_POINTS = 100_000  # assumed; about 2 ms each to check, and a day or more to run
 PROBE_OVER = 1000  # assumed; a larger study is first checked one value at a time, which takes a second
+_NAME = re.compile(r"[^/\\\x00-\x1f]{1,100}")
 Heard = Callable[[int, int], None]  # points checked so far, of how many
 
 
@@ -118,7 +120,8 @@ def parse_study(text: str | bytes, file: Path) -> Study:
     try:
         spec = StudySpec.model_validate(source.plain(), strict=False)
     except ValidationError as error:
-        raise SpaceError([_problem(source, dict(item)) for item in error.errors()]) from error
+        lines = dict.fromkeys(_problem(source, dict(item)) for item in error.errors())
+        raise SpaceError(list(lines)) from error
     study = Study(spec, file, source)
     problems = _semantic_problems(study)
     if problems:
@@ -128,19 +131,42 @@ def parse_study(text: str | bytes, file: Path) -> Study:
 
 def _problem(source: Entry, error: Mapping[str, object]) -> str:
     """One pydantic error as a line of ours."""
-    location = error["loc"]
+    location, kind = error["loc"], str(error["type"])
     assert isinstance(location, tuple)
+    want = _WANTED.get(kind) or str(error["msg"]).removeprefix("Value error, ")
+    if location[-1] in _MEMBERS and len(location) > 3:  # one line for the whole union
+        location, want = location[:-1], "a number, text, true or false"
+    if kind == "literal_error":
+        want = f"one of {', '.join(FIDELITIES)}"
     where = f"{_place(source, location)}: {'.'.join(str(part) for part in location)}"
-    if error["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return f"{where}: got an unknown key{did_you_mean(str(location[-1]), StudySpec.model_fields)}"
-    if error["type"] == "missing":
+    if kind == "missing":
         return f"{where}: got nothing, want a value; add '{location[-1]}:'"
-    return f"{where}: got {error['input']!r}, want: {str(error['msg']).removeprefix('Value error, ')}"
+    if want.startswith("got "):
+        return f"{where}: {want}"
+    return f"{where}: got {error['input']!r}, want {want}"
+
+
+# What is wanted, by the kind of a pydantic error, and how it calls the members of a union.
+_WANTED = {
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "too_short": "at least one value",
+}
+_MEMBERS = ("bool", "int", "float", "str")
 
 
 def _semantic_problems(study: Study) -> list[str]:
     problems = []
     spec = study.spec
+    if not _NAME.fullmatch(spec.name) or set(spec.name) == {"."}:
+        want = "a name of at most 100 characters without / or \\, for it is that of a folder"
+        problems.append(f"{study.place('name')}: name: got {spec.name!r}, want {want}")
     if spec.search.kind not in SEARCHERS:
         place = study.place("search", "kind")
         hint = did_you_mean(spec.search.kind, SEARCHERS)

@@ -109,10 +109,11 @@ def user_errors() -> Iterator[None]:
     """The user's mistakes are lines on stderr and exit code 2, never a traceback."""
     from compiler.errors import VerifyError
     from dse.evaluation import USER_ERRORS
+    from eventsim import Deadlock
 
     try:
         yield
-    except VerifyError:
+    except (VerifyError, Deadlock):
         raise  # our own mistake: the traceback is wanted
     except USER_ERRORS as error:
         fail(str(error).splitlines())

@@ -131,7 +131,7 @@ def _read_value(text: str, default: Scalar, choices: Sequence[str]) -> Scalar | 
         return _BOOLS.get(text.lower())
     if isinstance(default, int):
         try:
-            return int(text)
+            return int(text) if text.isascii() else None  # int() takes the digits of any script
         except ValueError:
             return None
     return text if text in choices else None

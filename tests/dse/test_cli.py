@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from compiler.ir.tokens import ProgramDeadlock
 from dse.alive import alive
 from dse.cli import app
-from dse.result import parse_record
+from dse.evaluation import evaluate
+from dse.point import Point
+from dse.pool import evaluate_all
+from dse.result import parse_record, validate_record
+from eventsim import Deadlock
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 GEMM = "gemm:m=256,n=256,k=256"
 STUDY = f"""\
 name: tiny
@@ -92,6 +98,15 @@ def test_what_does_not_fit_is_exit_3_with_a_table() -> None:
         (("diff", "a.json", "b.json"), "a.json: got no readable file"),
         (("check", "none.yaml", "trn11"), "trn11: got 'trn11', want one of"),
         (("list", "arch"), "did you mean 'archs'"),
+        (("list", "zzz"), "want one of archs, workloads, passes, kernels, searchers, studies\n"),
+        (("compile", "trn1", GEMM, "--dump", "zzz"), "want one of graph, fused, tiles, program, memory\n"),
+        (("run", "trn1", "gemm:m=\uff11\uff12"), "m: got '\uff11\uff12', want a whole number"),
+        (("run", "trn1", GEMM, "--option", "traffic_slack=\uff11"), "options.traffic_slack: got '\uff11'"),
+        (
+            ("kernel", "k.py", "trn1", "--shape", "m=\uff11\uff12"),
+            "--shape m: got '\uff11\uff12', want a whole number",
+        ),
+        (("kernel", "k.py", "trn1", "--shape", f"m={'9' * 5000}"), "want a whole number"),
         (("compile", "trn1", GEMM, "--dump", "programme"), "did you mean 'program'"),
     ],
 )
@@ -365,3 +380,41 @@ def test_a_line_that_a_kill_tore_is_cut_off_with_a_warning(tmp_path: Path) -> No
     assert code == 0
     assert "warning: " in err
     assert "journal.jsonl: cut off 7 bytes of a line without its end" in err
+
+
+@pytest.mark.parametrize("place", ["file", "kernel", "reference"])
+def test_a_kernel_that_exits_does_not_end_the_command_unseen(place: str, tmp_path: Path) -> None:
+    text = (REPOSITORY / "examples/kernels/nki_matmul.py").read_text()
+    exits = {
+        "file": "raise SystemExit(7)\n",
+        "kernel": text.replace("    k_tile, m_tile", "    raise SystemExit(7)\n    k_tile, m_tile", 1),
+        "reference": text.replace("return lhs_t.T @ rhs", "raise SystemExit(7)"),
+    }
+    file = tmp_path / "k.py"
+    file.write_text(exits[place])
+    err = wrong("kernel", f"{file}:basic", "trn1")
+    assert str(file) in err
+    assert "SystemExit" in err
+
+
+@pytest.mark.parametrize("error", [Deadlock(5, ()), ProgramDeadlock("tensor waits for vector")])
+def test_a_deadlock_of_our_own_program_is_our_failure(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dse.evaluation.compile_graph", broken)
+    for command in ("run", "explain"):
+        code, out, err = dse(command, "trn1", GEMM, *(("-j", "1") if command == "explain" else ()))
+        assert code == 1
+        assert err == ""
+        assert type(error).__name__ in out
+        assert "please report it" in out
+    records = [evaluate_all(evaluate, [Point("trn1", GEMM)], 1)[0], evaluate(Point("trn1", GEMM))]
+    for record in records:
+        validate_record(record)
+        assert record["status"] == "error"
+        assert record["reason"] is not None
+        assert record["reason"]["code"] == type(error).__name__
+    assert not list((tmp_path / "cache").rglob("*.json")), "a mistake of ours is not kept"

@@ -145,3 +145,16 @@ def test_not_json(tmp_path):
     assert f"{path}:2: not JSON" in problem(str(path))
     path.write_text("[1]")
     assert "got a list, want an object" in problem(str(path))
+
+
+def test_what_python_reads_of_json_but_nobody_means_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    for text, message in (
+        ("[" * 100_000, "nested too deep"),
+        ('{"model_type": "llama", "hidden_size": 1, "hidden_size": 2}', "hidden_size: got the key twice"),
+        ('{"model_type": "llama", "x": {"y": 1, "y": 1}}', "y: got the key twice"),
+        ('{"hidden_size": ' + "9" * 5000 + "}", "not JSON"),
+    ):
+        path.write_text(text)
+        assert message in problem(str(path))
+        assert str(path) in problem(str(path))

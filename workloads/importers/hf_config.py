@@ -211,10 +211,23 @@ FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
 
 def read_config(name: str, text: str) -> Workload:
     """The workload called `name` that the text of a `config.json` describes."""
+    twice: list[str] = []
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        keys = [key for key, _ in pairs]
+        twice.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+        return dict(pairs)
+
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise WorkloadError(f"{name}:{error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise WorkloadError(f"{name}: got values nested too deep to read, want a config.json") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise WorkloadError(f"{name}: not JSON: {error}") from error
+    if twice:
+        raise WorkloadError("\n".join(f"{name}: {key}: got the key twice, want it once" for key in twice))
     if not isinstance(fields, dict):
         raise WorkloadError(f"{name}: got a {type(fields).__name__}, want an object")
     family = fields.get("model_type")
