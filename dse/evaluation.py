@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 from dataclasses import fields
+from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import cast
 
 from arch_configs import ArchError, ArchSpec
@@ -288,12 +292,28 @@ def _empty_metrics(result: Record, shortfall: Shortfall) -> None:
 
 
 def provenance(wall_s: float) -> dict[str, str | int | float | None]:
-    """Where and with what a record was made; never part of a comparison."""
+    """When, where and with what a record was made; never part of a comparison."""
     return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "version": version("accel-dse"),
+        "commit": _commit(),
         "python": platform.python_version(),
         "simpy": version("simpy"),
         "numpy": version("numpy"),
         "host": platform.node(),
         "wall_s": round(wall_s, 6),
     }
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """The commit of the source tree this runs from, `-dirty` if it was changed; None where there is none."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 # Okabe and Ito, "Color universal design", 2008.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -66,11 +66,12 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
-def log_ticks(axis: Axis) -> None:
-    """Plain numbers at 1, 2 and 5 of each decade of a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+def log_ticks(axis: Axis, decades: float, most: float) -> None:
+    """Plain numbers at 1, 2 and 5 of each decade, beyond `most` decades at 1 only: labels need room."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades <= most else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
+    axis.set_minor_locator(LogLocator(subs=range(2, 10)))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def time_unit(values_ps: Sequence[float]) -> tuple[float, str]:

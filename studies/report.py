@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from dse.errors import SpaceError
 from dse.present import show_share, show_time
 from dse.result import DEFINITIONS, Record, parse_record
+from dse.space import load_study
 from dse.store import JOURNAL, flatten, read_journal, write_csv, write_text
 from studies import STUDIES
 from studies.base import StudyFigure, failure, labels
@@ -50,7 +51,17 @@ def report_folder(folder: Path) -> Path:
         raise SpaceError([f"{folder}: got no {JOURNAL}, want the folder of a sweep; run dse sweep first"])
     if not records:
         raise SpaceError([f"{folder / JOURNAL}: got no record, want at least one; run dse sweep again"])
-    return write_report(records, folder / "report", title=folder.resolve().name)
+    name, question = _study_of(folder)
+    return write_report(records, folder / "report", title=name, question=question)
+
+
+def _study_of(folder: Path) -> tuple[str, str]:
+    """Name and question of the study that a sweep left in its folder; else the folder's name."""
+    try:
+        spec = load_study(folder / "study.yaml").spec
+    except SpaceError:
+        return folder.resolve().name, ""
+    return spec.name, spec.question
 
 
 def _in_study_order(folder: Path) -> list[Record]:
@@ -64,7 +75,7 @@ def _in_study_order(folder: Path) -> list[Record]:
     return [records[key] for key in listed if key in records]
 
 
-def write_report(records: Sequence[Record], folder: Path, *, title: str) -> Path:
+def write_report(records: Sequence[Record], folder: Path, *, title: str, question: str = "") -> Path:
     """Write the page, and PNG and CSV of every figure; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     sections = []
@@ -79,7 +90,7 @@ def write_report(records: Sequence[Record], folder: Path, *, title: str) -> Path
         [{"point": name, **flatten(r)} for name, r in zip(labels(records), records, strict=True)],
     )
     page = folder / PAGE
-    write_text(page, _page(title, records, sections))
+    write_text(page, _page(title, question, records, sections))
     return page
 
 
@@ -106,15 +117,17 @@ def _section(question: str, drawn: StudyFigure) -> str:
     )
 
 
-def _page(title: str, records: Sequence[Record], sections: Sequence[str]) -> str:
+def _page(title: str, question: str, records: Sequence[Record], sections: Sequence[str]) -> str:
     counts = {status: sum(r["status"] == status for r in records) for status in ("ok", "infeasible", "error")}
     summary = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     definitions = "".join(
         f"<li><b>{html.escape(name)}</b>: {html.escape(text)}</li>" for name, text in DEFINITIONS.items()
     )
+    asked = f"<p><b>{html.escape(question)}</b></p>\n" if question else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_CSS}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"{asked}"
         f"<p>{len(records)} points: {summary}. Times are predictions, from simulating the compiled program; "
         "they are not measurements.</p>\n"
         f"<h2>Points</h2>\n{_points(records)}\n<ul>{definitions}<li>{html.escape(PROXY)}</li></ul>\n"
@@ -126,7 +139,9 @@ def _page(title: str, records: Sequence[Record], sections: Sequence[str]) -> str
 def _points(records: Sequence[Record]) -> str:
     rows = []
     for label, record in zip(labels(records)[:MOST_ROWS], records, strict=False):
-        rates = ", ".join(f"{v:,.4g} {k.removesuffix('_per_s')}/s" for k, v in record["throughput"].items())
+        rates = ", ".join(
+            f"{show_rate(v)} {k.removesuffix('_per_s')}/s" for k, v in record["throughput"].items()
+        )
         bad = failure(record)
         failed = [name for name, passed in record["audit"].items() if not passed]
         audit = f"failed: {', '.join(failed)}" if failed else ("pass" if record["audit"] else "-")
@@ -138,6 +153,11 @@ def _points(records: Sequence[Record]) -> str:
     more = len(records) - MOST_ROWS
     tail = f"<p>{more} more points are in points.csv.</p>" if more > 0 else ""
     return _table(head, rows) + tail
+
+
+def show_rate(value: float) -> str:
+    """Whole numbers with thousands apart, below a hundred four digits; never a power of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
 
 
 def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
@@ -174,10 +194,13 @@ def _provenance(records: Sequence[Record]) -> str:
         facts.setdefault("model source digest", []).append(record["digests"]["model"])
         facts.setdefault("fidelity", []).append(record["point"]["fidelity"])
         facts.setdefault("seed", []).append(str(record["point"]["seed"]))
-        for key in ("version", "python", "simpy", "numpy", "host"):
+        for key in ("version", "commit", "python", "simpy", "numpy", "host"):
             if record["provenance"].get(key) is not None:
                 facts.setdefault(key, []).append(str(record["provenance"][key]))
     spent = [w for r in records if isinstance(w := r["provenance"].get("wall_s"), (int, float))]
+    dates = sorted(str(r["provenance"]["date"]) for r in records if r["provenance"].get("date"))
+    if dates:
+        facts = {"date": list(dict.fromkeys((dates[0], dates[-1]))), **facts}
     lines = [(False, [name, ", ".join(dict.fromkeys(values))]) for name, values in facts.items()]
     lines.append((False, ["evaluation time, all points", f"{sum(spent):.3g} s"]))
     commands = [

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.patheffects import withStroke
 from typing_extensions import override
 
 from dse.result import Record, op_cost_ps
@@ -16,6 +18,9 @@ from studies.plots import GREY, colour, empty_figure, log_ticks, marker, new_fig
 
 MOST_PANELS = 6
 NAMED_OPS = 4
+TEXT_SHARE = 0.28  # of the height of a panel
+LEAST_AREA, MOST_AREA = 20, 380  # of marks, in square points
+PANEL = (300.0, 200.0)  # size in points, about
 COLUMNS = [
     "point", "arch", "workload", "point_ps", "op", "kind", "flops", "dram_bytes", "time_ps",
     "flop_per_byte", "flop_per_s", "peak_flop_per_s", "dram_bytes_per_s", "reachable_bytes_per_s",
@@ -50,8 +55,9 @@ class Roofline(Study):
     def figures(self, table: pd.DataFrame) -> list[StudyFigure]:
         caption = (
             "Ops with matrix work by DRAM bytes moved and FLOP/s reached while their dearest resource was "
-            "at work; area shows the share of time. Solid: array, and what DRAM and DMA can move; dotted: "
-            "DRAM alone, where DMA is slower. The fastest point of each architecture and workload is drawn. "
+            "at work; area shows the share of time, numbers the dearest. Solid: array, and what DRAM and "
+            "DMA can move; dotted: DRAM alone, where DMA is slower. The fastest point of each architecture "
+            "and workload is drawn. "
             "Ops without matrix work, or without DRAM traffic, are only in the CSV."
         )
         drawn = table.dropna(subset=["flop_per_byte", "flop_per_s"])
@@ -103,36 +109,75 @@ def _panel(axes: Axes, ops: pd.DataFrame, title: str) -> None:
     knee = peak / rate if rate else 1.0
     low = min(float(ops["flop_per_byte"].min()), knee) / 3
     high = max(float(ops["flop_per_byte"].max()), knee) * 4
+    bottom = min(float(ops["flop_per_s"].min()), rate * low) / 2
+    # Nothing can lie above the peak: that part of the panel is kept for text.
+    top = peak * (peak / bottom) ** (TEXT_SHARE / (1 - TEXT_SHARE))
     x = np.geomspace(low, high, 200)
     if pins > 1.01 * rate:
         axes.loglog(x, np.minimum(peak, pins * x) / 1e12, color=GREY, linewidth=1.2, linestyle=":")
     axes.loglog(x, np.minimum(peak, rate * x) / 1e12, color="black", linewidth=1.2)
-    _say(axes, f"{peak / 1e12:.4g} TFLOP/s", (high, peak / 1e12), (0, 4), "right")
+    _say(axes, f"{peak / 1e12:.4g} TFLOP/s", (high, peak / 1e12), (0, 11), "right")
     _say(axes, f"{rate / 1e9:.4g} GB/s", (low * 1.3, rate * low * 1.3 / 1e12), (12, -3), "left")
     shares = ops["time_ps"] / max(1.0, float(ops["time_ps"].sum()))
     for index, (kind, rows) in enumerate(ops.groupby("kind", sort=True)):
-        size = 20 + 380 * shares[rows.index]
+        size = LEAST_AREA + MOST_AREA * shares[rows.index]
         ink, shape, y = colour(index), marker(index), rows["flop_per_s"] / 1e12
         axes.scatter(
             rows["flop_per_byte"], y, s=size, alpha=0.7, color=ink, marker=shape, label=str(kind) or "op"
         )
-    _name_ops(axes, ops.loc[shares.nlargest(NAMED_OPS).index])
+    axes.set_xlim(low / 1.3, high * 1.3)
+    axes.set_ylim(bottom / 1e12, top / 1e12)
+    _name_ops(axes, ops.assign(share=shares).loc[shares.nlargest(NAMED_OPS).index])
     axes.set_title(title, fontsize=9, wrap=True)
     axes.set_xlabel("model FLOP per DRAM byte")
     axes.set_ylabel("TFLOP/s")
-    axes.set_ylim(bottom=min(float(ops["flop_per_s"].min()), rate * low) / 2e12, top=peak / 1e12 * 3)
-    log_ticks(axes.xaxis)
-    log_ticks(axes.yaxis)
-    axes.legend(loc="lower right", markerscale=0.5)
+    log_ticks(axes.xaxis, np.log10(high / low), most=2.9)
+    log_ticks(axes.yaxis, np.log10(top / bottom), most=4.0)
+    handles = axes.legend(loc="upper right", ncols=3, fontsize=7, handletextpad=0.2, columnspacing=1.0)
+    for handle in handles.legend_handles:
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([30.0])
 
 
 def _name_ops(axes: Axes, ops: pd.DataFrame) -> None:
-    """Names of ops below their marks; of marks that lie close together, one below the other."""
-    placed: list[tuple[float, float]] = []
-    for name, x, y in zip(ops["op"], ops["flop_per_byte"], ops["flop_per_s"] / 1e12, strict=True):
-        near = sum(max(x / a, a / x) < 4 and max(y / b, b / y) < 2 for a, b in placed)
-        placed.append((x, y))
-        _say(axes, str(name), (x, y), (-7, -12 - 9 * near), "right")
+    """A number beside each of the dearest marks, and what the numbers mean where no mark can be."""
+    lines, taken = [], list[tuple[float, float]]()
+    for number, (name, x, y, share) in enumerate(
+        zip(ops["op"], ops["flop_per_byte"], ops["flop_per_s"] / 1e12, ops["share"], strict=True), 1
+    ):
+        lines.append(f"{number}  {name}, {100 * share:.0f} % of the time")
+        reach = (LEAST_AREA + MOST_AREA * share) ** 0.5 / 2 + 5
+        gap = _free_place(_points(axes, x, y), reach, taken)
+        text = axes.annotate(
+            str(number), (x, y), xytext=gap, textcoords="offset points", ha="center", va="center", fontsize=7
+        )
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    axes.text(0.015, 0.985, "\n".join(lines), transform=axes.transAxes, va="top", fontsize=7)
+
+
+def _points(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Where a mark is, in points from the corner of a panel of about the usual size."""
+    place = []
+    for value, (low, high), extent in zip((x, y), (axes.get_xlim(), axes.get_ylim()), PANEL, strict=True):
+        place.append(float(np.log(value / low) / np.log(high / low)) * extent)
+    return place[0], place[1]
+
+
+def _free_place(
+    mark: tuple[float, float], reach: float, taken: list[tuple[float, float]]
+) -> tuple[float, float]:
+    """The first of eight places around a mark (twice as far out, if need be) where no number is yet."""
+    gaps = [
+        (far * reach * float(np.cos(angle)), far * reach * float(np.sin(angle)))
+        for far in (1.0, 1.6, 2.2)
+        for angle in np.pi * np.array([1.5, 1.25, 1.75, 1.0, 0.0, 0.75, 0.25, 0.5])
+    ]
+    for gap in gaps:
+        place = mark[0] + gap[0], mark[1] + gap[1]
+        if all(abs(place[0] - a) > 7 or abs(place[1] - b) > 9 for a, b in taken):
+            taken.append(place)
+            return gap
+    return gaps[0]
 
 
 def _say(

@@ -19,7 +19,7 @@ from studies.breakdown import Breakdown
 from studies.heatmap import Heatmap
 from studies.pareto import Pareto, cost_proxy_mm2
 from studies.plots import style
-from studies.report import report_folder, write_report
+from studies.report import report_folder, show_rate, write_report
 from studies.roofline import Roofline
 from studies.sensitivity import Sensitivity
 from studies.timeline import busy_share
@@ -89,11 +89,38 @@ def test_the_roofline_by_hand() -> None:
 
 
 def test_the_cost_proxy_by_hand_and_the_front_of_a_tie() -> None:
-    assert cost_proxy_mm2(24 * 10**6, 128 * 128) == pytest.approx(0.41 * 24 + 650e-6 * 16384)
+    by_hand = 0.41 * 24 + 650e-6 * 16384 + 0.04 * 400
+    assert cost_proxy_mm2(24 * 10**6, 128 * 128, 400 * 10**9) == pytest.approx(by_hand)
     table = Pareto().table([good(1000), good(1000), good(1100), infeasible()])
     assert table["on_front"].tolist() == [True, True, False, False]
     assert np.isnan(table["latency_s"].iloc[3])
     assert len(table) == 4
+    assert table["cost_proxy_mm2"].iloc[0] == pytest.approx(by_hand)
+
+
+def test_more_bandwidth_is_not_free() -> None:
+    slow, fast = good(1000), good(900)
+    fast["memory"]["hbm"]["bandwidth_bytes_per_s"] = 800 * 10**9
+    table = Pareto().table([slow, fast])
+    assert table["on_front"].tolist() == [True, True]
+    assert table["cost_proxy_mm2"].diff().iloc[1] == pytest.approx(16.0)
+
+
+def test_the_numbers_of_a_roofline_do_not_lie_on_each_other() -> None:
+    record = good(1000)
+    first = record["ops"][0]
+    record["ops"] = [{**first, "op": f"op{n}", "flops": 40_000 + n, "bytes": 1000} for n in range(4)]
+    with style():
+        (drawn,) = Roofline().figures(Roofline().table([record]))
+        drawn.figure.draw_without_rendering()
+        (axes,) = drawn.figure.axes
+        numbers = [t for t in axes.texts if t.get_text() in ("1", "2", "3", "4")]
+        boxes = [t.get_window_extent() for t in numbers]
+        ticks = [t.get_window_extent() for t in axes.get_xticklabels() if t.get_text()]
+        assert all(box.width > 2 for box in boxes), "they are drawn"
+    assert len(boxes) == 4
+    for group in (boxes, ticks):
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(group, 2))
 
 
 def test_a_heatmap_cell_is_the_best_over_the_other_axes() -> None:
@@ -159,6 +186,36 @@ def test_the_same_records_give_the_same_bytes(real: list[Record], tmp_path: Path
     assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
     for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_the_page_of_a_sweep_has_the_name_and_the_question_of_its_study(
+    real: list[Record], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    with Journal(folder) as journal:
+        journal.append([("x", real[0])])
+    (folder / "study.yaml").write_text("name: my <study>\nquestion: Which?\narch: trn1\nworkload: gemm\n")
+    page = report_folder(folder).read_text()
+    assert "<title>my &lt;study&gt;</title>" in page
+    assert "<h1>my &lt;study&gt;</h1>\n<p><b>Which?</b></p>" in page
+    for text in ("not: [a study", "name: x\n"):
+        (folder / "study.yaml").write_text(text)
+        assert "<h1>out</h1>" in report_folder(folder).read_text()
+
+
+def test_the_page_says_when_and_with_what_it_was_made(real: list[Record], tmp_path: Path) -> None:
+    page = write_report(real, tmp_path, title="t").read_text()
+    date = str(real[0]["provenance"]["date"])
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", date)
+    for name in ("date", "version", "commit"):
+        assert str(real[0]["provenance"][name] or "") in page
+        assert f"<td>{name}</td>" in page or real[0]["provenance"][name] is None
+
+
+def test_rates_of_one_page_are_written_alike() -> None:
+    assert [show_rate(rate) for rate in (29217.4, 1456.2, 154.13, 3.14159, 0.01234)] == [
+        "29,217", "1,456", "154", "3.142", "0.01234",
+    ]  # fmt: skip
 
 
 def test_a_sweep_folder_without_its_table_is_still_reported(real: list[Record], tmp_path: Path) -> None:
