@@ -22,9 +22,9 @@ class Op(abc.ABC):
     kind: ClassVar[str]
 
     @property
-    @abc.abstractmethod
     def roles(self) -> tuple[str, ...]:
-        """Names of the operands in order, e.g. `("x", "w", "gain")`."""
+        """Names of the operands in order, e.g. `("x", "w", "gain")`; `x` alone unless overridden."""
+        return ("x",)
 
     @abc.abstractmethod
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:

@@ -120,11 +120,6 @@ class Pool2d(Op):
     stride: int
     padding: int = 0
 
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
-
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
@@ -157,11 +152,6 @@ class GlobalAvgPool(Op):
     """[n, c, h, w] -> [n, c]: the mean of each channel."""
 
     kind: ClassVar[str] = "global-avg-pool"
-
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:

@@ -65,11 +65,6 @@ class Unary(Op):
     kind: ClassVar[str] = "unary"
     func: str
 
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
-
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)

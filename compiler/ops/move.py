@@ -84,11 +84,6 @@ class TakeRows(Op):
     seq: int
     index: int
 
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
-
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
@@ -115,11 +110,6 @@ class Transpose2d(Op):
     """[a, b] -> [b, a]."""
 
     kind: ClassVar[str] = "transpose2d"
-
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:

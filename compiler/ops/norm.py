@@ -93,11 +93,6 @@ class Softmax(Op):
 
     kind: ClassVar[str] = "softmax"
 
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
-
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
@@ -118,11 +113,6 @@ class Reduce(Op):
 
     kind: ClassVar[str] = "reduce"
     func: str
-
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x",)
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
