@@ -34,12 +34,13 @@ class Tensor:
     strides: tuple[int, ...]  # elements; unused for a partition axis
     on_chip: bool
     slot: Affine = ZERO
+    offset: Affine = ZERO  # elements in front of the first
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Access:
         """The operand that `index` selects."""
         items: list[Index] = list(index) if isinstance(index, tuple) else [index]
         items += [slice(None)] * (len(self.shape) - len(items))
-        offset, dims = Affine(), []
+        offset, dims = self.offset, []
         partition, partitions = 0, 0
         for axis, item in enumerate(items):
             start, size, step = _range(item, self.shape[axis])
@@ -60,6 +61,17 @@ class Tensor:
     def at_slot(self, slot: Affine) -> Tensor:
         """The copy `slot` of a stacked tensor."""
         return replace(self, slot=slot)
+
+    def part(self, axis: int, start: Affine | int, size: int) -> Tensor:
+        """Elements `start .. start + size` of a free axis."""
+        shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
+        return replace(self, shape=shape, offset=self.offset + start * self.strides[axis])
+
+    def pick(self, axis: int, index: Affine | int) -> Tensor:
+        """The tensor at `index` of a free axis."""
+        shape, strides = (t[:axis] + t[axis + 1 :] for t in (self.shape, self.strides))
+        offset = self.offset + index * self.strides[axis]
+        return replace(self, shape=shape, strides=strides, offset=offset)
 
     def permute(self, *order: int) -> Tensor:
         """The same elements with the axes in another order."""

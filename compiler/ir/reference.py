@@ -13,7 +13,6 @@ import numpy.typing as npt
 from compiler.errors import CompileError
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Node, Repeat, Value
-from compiler.ops.attention import Rope
 from compiler.ops.move import Embedding
 
 Array = npt.NDArray[Any]
@@ -103,10 +102,10 @@ def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
     """An array in the numpy type of each input, weight, table and state, the same for the same seed.
 
     Magnitudes keep activations near 1: matrices are divided by the root of their fan-in, gains lie
-    around 1, other vectors are small, indices lie in the table they index, rotary tables are exact.
+    around 1, other vectors are small, indices lie in the table they index, what ops fix is exact.
     States are random too, so that what a phase must not touch can be seen untouched.
     """
-    rotary = _rotary_tables(graph)
+    fixed = _constants(graph)
     rows, roles = _index_bounds(graph), _roles(graph)
     feeds: dict[str, Array] = {}
     for value in graph.values:
@@ -115,8 +114,8 @@ def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
         # One stream a name: adding a value to a graph leaves the others' numbers alone.
         rng = np.random.default_rng([seed, zlib.crc32(value.name.encode())])
         shape = full_shape(value)
-        if value.name in rotary:
-            array = rotary[value.name]
+        if value.name in fixed:
+            array = fixed[value.name]
         elif value.type.dtype == "int32":
             array = rng.integers(0, rows.get(value.name, 2), size=shape)
         else:
@@ -126,12 +125,13 @@ def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
     return feeds
 
 
-def _rotary_tables(graph: Graph) -> dict[str, Array]:
-    tables: dict[str, Array] = {}
+def _constants(graph: Graph) -> dict[str, Array]:
+    """What the ops fix of their operands."""
+    found: dict[str, Array] = {}
     for node, _ in graph.walk():
-        if isinstance(node.op, Rope):
-            tables.update(zip(node.inputs[1:], node.op.tables(), strict=True))
-    return tables
+        named = dict(zip(node.op.roles, node.inputs, strict=True))
+        found.update((named[role], array) for role, array in node.op.constants().items())
+    return found
 
 
 def _index_bounds(graph: Graph) -> dict[str, int]:
@@ -164,4 +164,5 @@ def _distribution(value: Value, role: str) -> tuple[float, float]:
     shape = value.type.shape
     if len(shape) == 1:
         return 0.0, 0.1
-    return 0.0, 1.0 / math.sqrt(shape[0] if len(shape) == 2 else math.prod(shape[1:]))
+    fan_in = {2: shape[0], 3: shape[-2]}.get(len(shape), math.prod(shape[1:]))  # [k, n], [experts, k, n]
+    return 0.0, 1.0 / math.sqrt(fan_in)

@@ -7,7 +7,9 @@ from compiler.kernels import (
     conv,
     decode,
     elementwise,
+    grouped,
     matmul,
+    moe,
     norm,
     pool,
     rope,
@@ -38,4 +40,8 @@ KERNELS: dict[str, Kernel] = {
     "take-rows": tokens.TAKE_ROWS,
     "assemble-tokens": tokens.ASSEMBLE_TOKENS,
     "global-avg-pool": pool.GLOBAL_AVG_POOL,
+    "route": moe.ROUTE,
+    "dispatch": moe.DISPATCH,
+    "grouped-linear": grouped.KERNEL,
+    "combine": moe.COMBINE,
 }

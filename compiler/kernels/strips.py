@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.builder import Tensor
@@ -27,7 +27,7 @@ class Strip:
     def __call__(self, start: Affine | int, size: int) -> Access:
         """Elements `start .. start + size` of each partition."""
         dims = ((self.pitch, self.partitions), (1, size))
-        at = Affine(self.offset) + start
+        at = self.tensor.offset + self.offset + start
         return Access(self.tensor.name, self.tensor.dtype, dims, at, slot=self.tensor.slot)
 
 
@@ -112,14 +112,7 @@ def blocked(port: Port) -> Tensor:
     block, blocks = port.tensor.shape[:2]
     columns = prod(port.tensor.shape[2:])
     tensor = port.tensor
-    return Tensor(
-        tensor.name,
-        tensor.dtype,
-        (block, blocks, columns),
-        (blocks * columns, columns, 1),
-        False,
-        tensor.slot,
-    )
+    return replace(tensor, shape=(block, blocks, columns), strides=(blocks * columns, columns, 1))
 
 
 def tile_counts(extent: int, rows: int) -> list[tuple[int, int, int]]:

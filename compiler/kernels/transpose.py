@@ -10,7 +10,7 @@ from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
-from compiler.kernels.site import Site
+from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, blocked, tile_counts
 from compiler.kernels.wants import Features, Fixed, Kernel, Want
 
@@ -25,7 +25,7 @@ def _embedding_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec
     return (_PLAIN, _PLAIN, Features())
 
 
-def _rows_at_once(site: Site, dtype: str) -> int:
+def rows_at_once(site: Site, dtype: str) -> int:
     """Rows the array transposes at once; 0 if it cannot take the type."""
     arch = site.arch
     if dtype not in arch.array.passes:
@@ -34,7 +34,7 @@ def _rows_at_once(site: Site, dtype: str) -> int:
     return min(arch.array.rows, arch.array.moving_max, bank, arch.partitions(arch.scratchpad))
 
 
-def _columns_at_once(site: Site) -> int:
+def columns_at_once(site: Site) -> int:
     """Columns the array transposes at once: they become partitions."""
     arch = site.arch
     return min(arch.array.cols, arch.partitions(arch.accumulator), arch.partitions(arch.scratchpad))
@@ -51,13 +51,13 @@ def transpose2d(b: Builder, site: Site) -> None:
     """Lower `Transpose2d`: strips of rows in, strips of columns out."""
     x, out = site.inputs[0], site.outputs[0]
     rows, columns = x.type.shape
-    step = _rows_at_once(site, x.type.dtype)
+    step = rows_at_once(site, x.type.dtype)
     if not step:  # the array does not take the type: element by element, slow but right
         b.dma(out.tensor[:], x.tensor.permute(1, 0)[:], "aux")
         return
     size, slots = dtype_bytes(x.type.dtype), site.slots
     room = site.room // slots - 256
-    wide = _columns_at_once(site)
+    wide = columns_at_once(site)
     at_once = max(1, min(-(-rows // step), LONG_RUN // (step * size), room // ((step + wide) * size)))
     for r in b.tiles(rows, min(rows, step * at_once), "r"):
         pieces = tile_counts(r.size, step)
@@ -80,28 +80,36 @@ def embedding(b: Builder, site: Site) -> None:
     """
     ids, table = site.inputs
     out = site.outputs[0]
-    step = _rows_at_once(site, table.type.dtype)
+    check_rows(site, table.type.dtype)
+    gather_features(b, site, ids.tensor, table.tensor, out)
+
+
+def check_rows(site: Site, dtype: str) -> None:
+    """Raise Infeasible where the DMA cannot gather rows or the array cannot turn the type."""
     if not site.arch.dma.gather:
         raise _unable(site, "dma-gather", "dma", "transfers that gather rows", "dma.gather: true")
-    if not step:
-        need = f"engines.{site.arch.tensor}.passes.{table.type.dtype}"
-        raise _unable(site, "array-dtype", site.arch.tensor, f"{table.type.dtype} on the array", need)
+    if not rows_at_once(site, dtype):
+        need = f"engines.{site.arch.tensor}.passes.{dtype}"
+        raise _unable(site, "array-dtype", site.arch.tensor, f"{dtype} on the array", need)
+
+
+def gather_features(b: Builder, site: Site, ids: Tensor, table: Tensor, out: Port) -> None:
+    """Rows `ids` of a row-major DRAM `table` to `out`, features on partitions."""
+    step, dtype = rows_at_once(site, table.dtype), table.dtype
     tokens, features = out.type.shape
     target = blocked(out)
     for t in b.tiles(tokens, min(tokens, step), "t"):
         index = b.scratch((t.size, 1), "int32", slots=site.slots, name="ids")
-        b.dma(index[:], ids.tensor[((t.start, t.size),)], "aux")
+        b.dma(index[:], ids[((t.start, t.size),)], "aux")
         for first, count, wide in tile_counts(features, out.block):
             at_once = _blocks_at_once(site, t.size, wide, count)
             for f in b.tiles(count, at_once, "f"):
                 start = (f.start + first) * out.block
-                rows = b.scratch((t.size, f.size * wide), table.type.dtype, slots=site.slots, name="rows")
-                b.gather(rows[:], table.tensor[0, (start, f.size * wide)], index[:], features)
+                rows = b.scratch((t.size, f.size * wide), dtype, slots=site.slots, name="rows")
+                b.gather(rows[:], table[0, (start, f.size * wide)], index[:], features)
                 y = b.scratch((wide, f.size, t.size), out.type.dtype, slots=site.slots, name="y")
                 for j in b.tiles(f.size, 1, "j"):
-                    turned = b.accumulator(
-                        (wide, t.size), dtype=table.type.dtype, slots=site.slots, name="turned"
-                    )
+                    turned = b.accumulator((wide, t.size), dtype=dtype, slots=site.slots, name="turned")
                     b.transpose(turned[:], rows[:, (j.start * wide, wide)])
                     b.copy(y[:, j.start], turned[:])
                 with b.stage(1):

@@ -7,6 +7,7 @@ from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Unary
 from compiler.ops.matmul import Linear
+from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
 
@@ -31,6 +32,10 @@ OPS: dict[str, type[Op]] = {
         AssembleTokens,
         TakeRows,
         Transpose2d,
+        Route,
+        Dispatch,
+        GroupedLinear,
+        Combine,
     )
 }
 
@@ -39,10 +44,13 @@ __all__ = [
     "AssembleTokens",
     "Attention",
     "Binary",
+    "Combine",
     "Conv2d",
     "DecodeAttention",
+    "Dispatch",
     "Embedding",
     "GlobalAvgPool",
+    "GroupedLinear",
     "KvWrite",
     "LayerNorm",
     "Linear",
@@ -51,6 +59,7 @@ __all__ = [
     "Reduce",
     "RmsNorm",
     "Rope",
+    "Route",
     "Softmax",
     "TakeRows",
     "Transpose2d",

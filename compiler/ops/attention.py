@@ -206,12 +206,12 @@ class Rope(Op):
         """Two products and one sum for each element."""
         return 3 * ins[0].elements
 
-    def tables(self) -> tuple[Array, Array]:
-        """The cosines and sines this op wants, float32."""
+    @override
+    def constants(self) -> dict[str, Array]:
         positions = self.offset + np.arange(self.seq, dtype=np.float64)
         exponents = np.arange(self.head_dim // 2, dtype=np.float64) * (-2.0 / self.head_dim)
         angles = np.outer(positions, np.power(self.base, exponents))
-        return f32(np.cos(angles)), f32(np.sin(angles))
+        return {"cos": f32(np.cos(angles)), "sin": f32(np.sin(angles))}
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

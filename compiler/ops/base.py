@@ -34,6 +34,10 @@ class Op(abc.ABC):
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         """The meaning, in numpy float32 (int32 for indices): the oracle of every lowering."""
 
+    def constants(self) -> dict[str, Array]:
+        """Contents of the operands that the op itself fixes, by role, such as tables of indices."""
+        return {}
+
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         """Multiply-accumulates of true extents; 0 for ops without contraction."""
         return 0

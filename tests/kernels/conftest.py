@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arch_configs import ArchSpec, load_arch
-from compiler import Infeasible, Program, compile_graph
+from compiler import CompileOptions, Infeasible, Program, compile_graph
 from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ir.interpret import run_graph, run_program
 from compiler.ir.races import check_races
@@ -34,13 +34,13 @@ def one_op(op: Op, *operands: Operand, dtype: str = "bf16") -> Graph:
     return Graph("one", (*values, Value("y", out)), (Node("y", op, names, ("y",)),), ("y",))
 
 
-def agrees(graph: Graph, arch: ArchSpec) -> Program | None:
+def agrees(graph: Graph, arch: ArchSpec, options: CompileOptions | None = None) -> Program | None:
     """Compile and hold the program against the reference, in program order and in simulated time.
 
     Returns None if the op does not fit.
     """
     try:
-        program = compile_graph(graph, arch)
+        program = compile_graph(graph, arch, options)
     except Infeasible:
         return None
     feeds = random_feeds(graph, 0)

@@ -11,10 +11,13 @@ from compiler.ops import (
     AssembleTokens,
     Attention,
     Binary,
+    Combine,
     Conv2d,
     DecodeAttention,
+    Dispatch,
     Embedding,
     GlobalAvgPool,
+    GroupedLinear,
     KvWrite,
     LayerNorm,
     Linear,
@@ -22,6 +25,7 @@ from compiler.ops import (
     Reduce,
     RmsNorm,
     Rope,
+    Route,
     Softmax,
     TakeRows,
     Transpose2d,
@@ -50,7 +54,7 @@ def close(got, want):
 def test_registry_knows_ops_by_kind():
     assert all(op.kind == kind for kind, op in OPS.items())
     assert OPS["linear"] is Linear
-    assert len(OPS) == 18
+    assert len(OPS) == 22
 
 
 SCALAR_FUNCTIONS = {
@@ -224,7 +228,7 @@ def test_kv_write_touches_one_position():
 
 def test_rope_turns_pairs_by_position():
     op = Rope(heads=2, head_dim=6, seq=4, base=100.0, offset=3)
-    cos, sin = op.tables()
+    cos, sin = op.constants().values()
     x = draw(8, 12)
     want = np.empty_like(x)
     for t, h, i in np.ndindex(8, 2, 3):
@@ -302,3 +306,44 @@ def test_movement_counts_no_flops():
     assert Embedding().flops((TensorType((4,), "int32"), bf16)) == 0
     cache = TensorType((4, 3, 2, 9), "bf16")
     assert KvWrite(0, axis_k=True).flops((cache, bf16)) == 0
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_route(score, normalise):
+    op = Route((2, 1, 0, 3), 2, score, normalise, scale=2.5)
+    logits, tables = draw(3, 4), op.constants()
+    (got,) = op.reference(logits, tables["chosen"], tables["index"])
+    for t in range(3):
+        if score == "softmax":
+            total = sum(math.exp(v) for v in logits[t])
+            scores = [math.exp(v) / total for v in logits[t]]
+        else:
+            scores = [1 / (1 + math.exp(-v)) for v in logits[t]]
+        mine = [scores[e] for e in tables["chosen"][t]]
+        whole = sum(mine) if normalise else 1.0
+        close(got[t], [2.5 * v / whole for v in mine])
+    assert op.flops((TensorType((3, 4), "bf16"),) * 3) == 12 + 18
+
+
+def test_experts_are_the_weighted_sum_of_what_each_makes_of_its_tokens():
+    counts, top = (2, 1, 0, 3), 2
+    rows = (2, 1, 0, 3)
+    dispatch, combine = Dispatch(counts, top), Combine(counts, top)
+    x, w, w_up, b = draw(3, 5), draw(4, 5, 6), draw(4, 5, 6, seed=1), draw(4, 6)
+    gates, (source,), (slot,) = draw(3, 2), dispatch.constants().values(), combine.constants().values()
+    chosen = Route(counts, top).constants()["chosen"]
+    layer = GroupedLinear(rows, activation="relu", gated=True, bias=True)
+    sorted_rows = run(dispatch, x, source)
+    got = run(combine, run(layer, sorted_rows, w, w_up, b), gates, slot)
+    for t in range(3):
+        want = sum(
+            gates[t, j] * (np.maximum(x[t] @ w[e], 0) * (x[t] @ w_up[e]) + b[e])
+            for j, e in enumerate(chosen[t])
+        )
+        close(got[t], want)
+    types = (TensorType((6, 5), "bf16"), TensorType((4, 5, 6), "bf16"))
+    assert layer.macs(types) == 2 * 6 * 5 * 6
+    assert GroupedLinear(rows, padding=1).macs(types) == 5 * 5 * 6  # rows of no token count for nothing
+    plain = run(GroupedLinear(rows, activation="relu", bias=True), sorted_rows, w, b)
+    close(plain[2], np.maximum(sorted_rows[2] @ w[1] + b[1], 0))
