@@ -17,11 +17,12 @@ from compiler.ops import (
     Linear,
     Op,
     RmsNorm,
+    Rope,
     Softmax,
     Unary,
 )
 from compiler.ops.elementwise import FUNCTIONS, OPERATIONS
-from workloads.blocks import GraphBuilder
+from workloads.blocks import GraphBuilder, gated_mlp, layer_norm, linear, rms_norm
 from workloads.request import FLOATS, NARROW, Request, Workload, key
 
 
@@ -61,6 +62,90 @@ class Gemv(Request):
     @override
     def graph(self, name: str) -> Graph:
         return _gemm(name, 1, self.n, self.k, self.dtype)
+
+
+NORMS = ("none", "rms", "layer")
+ACTIVATIONS = ("none", *FUNCTIONS)
+
+
+def _normed(b: GraphBuilder, x: str, norm: str) -> str:
+    """`x`, normed as asked."""
+    if norm == "none":
+        return x
+    return rms_norm(b, "norm", x, 1e-5) if norm == "rms" else layer_norm(b, "norm", x, 1e-5)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayer(Request):
+    """A linear layer with what often stands around it; the compiler decides what to fuse."""
+
+    rows: int = key(2048, "rows (tokens)")
+    k: int = key(4096, "features of the input: the contraction")
+    n: int = key(4096, "features of the result")
+    norm: str = key("none", "norm in front", choices=NORMS)
+    bias: bool = key(False, "add a bias")
+    activation: str = key("none", "function behind", choices=ACTIVATIONS)
+    add: bool = key(False, "add another matrix to the result")
+    dtype: str = key("bf16", "type of weights and activations", choices=FLOATS)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        x = _normed(b, b.input("x", self.rows, self.k), self.norm)
+        y = linear(b, "y", x, self.n, bias=self.bias)
+        if self.activation != "none":
+            y = b.op("act", Unary(self.activation), y)
+        if self.add:
+            y = b.op("sum", Binary("add"), y, b.input("other", self.rows, self.n))
+        return _finished(b, y)
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp(Request):
+    """The MLP block of a transformer: up (and gate), activation, down."""
+
+    rows: int = key(2048, "rows (tokens)")
+    hidden: int = key(4096, "features of input and result")
+    intermediate: int = key(14336, "features in between")
+    gated: bool = key(True, "a gate beside the up projection, as in Llama")
+    norm: str = key("rms", "norm in front", choices=NORMS)
+    activation: str = key("silu", "function in between", choices=tuple(FUNCTIONS))
+    bias: bool = key(False, "biases on all projections")
+    add: bool = key(True, "add the input to the result")
+    dtype: str = key("bf16", "type of weights and activations", choices=FLOATS)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        x = b.input("x", self.rows, self.hidden)
+        normed = _normed(b, x, self.norm)
+        if self.gated:
+            y = gated_mlp(b, normed, self.intermediate, self.activation, bias=self.bias)
+        else:
+            inner = linear(b, "up", normed, self.intermediate, bias=self.bias)
+            y = linear(b, "down", b.op("act", Unary(self.activation), inner), self.hidden, bias=self.bias)
+        return _finished(b, b.op("sum", Binary("add"), y, x) if self.add else y)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary(Request):
+    """Rotary position embedding of every head."""
+
+    seq: int = key(2048, "tokens")
+    heads: int = key(32, "heads")
+    head_dim: int = key(128, "features of a head", minimum=2)
+    dtype: str = key("bf16", "type of the activations", choices=FLOATS)
+
+    @override
+    def problems(self) -> list[str]:
+        return [f"head_dim: got {self.head_dim}, want an even number"] if self.head_dim % 2 else []
+
+    @override
+    def graph(self, name: str) -> Graph:
+        b = GraphBuilder(name, self.dtype)
+        x = b.input("x", self.seq, self.heads * self.head_dim)
+        tables = [b.table(f"rope.{f}", self.seq, self.head_dim // 2) for f in ("cos", "sin")]
+        return _finished(b, b.op("y", Rope(self.heads, self.head_dim, self.seq), x, *tables))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +287,11 @@ class Elementwise(Request):
 MICRO = (
     Workload("gemm", "matrix [m, k] times weight [k, n]", (Gemm(),)),
     Workload("gemv", "vector [k] times weight [k, n]", (Gemv(),)),
+    Workload("linear", "linear layer with norm, bias, activation and addition as asked", (LinearLayer(),)),
+    Workload("mlp", "MLP block of a transformer", (Mlp(),)),
     Workload("conv", "2-D convolution", (Conv(),)),
     Workload("attention", "multi-head or grouped-query attention", (PrefillAttention(), CacheAttention())),
+    Workload("rope", "rotary position embedding", (Rotary(),)),
     Workload("softmax", "softmax of each row", (Rows("softmax"),)),
     Workload("rmsnorm", "RMS norm of each row", (Rows("rmsnorm"),)),
     Workload("layernorm", "layer norm of each row", (Rows("layernorm"),)),

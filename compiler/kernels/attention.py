@@ -90,9 +90,11 @@ class _Prefill:
         arch, dtype = site.arch, site.inputs[0].type.dtype
         self.group = op.heads // op.kv_heads
         self.shared = self.group % 2 == 0  # two query heads at once share a kv head, or bring one each
-        self.ways = 2 if self.shared or op.kv_heads % 2 == 0 else 1
+        self.ways = 2 if self.shared or op.kv_heads % 2 == 0 else 1  # heads at once
         self.rows = min(row_limit(site, dtype), self.seq)
-        chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, self.ways)
+        self.side = 2 if self.ways == 1 and self.seq > self.rows else 1  # query tiles of a head at once
+        at_once = self.ways * self.side
+        chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, at_once)
         if op.causal and self.seq > GROUPS * chunk:
             raise CompileError(
                 f"{site.name}: causal attention: got {self.seq} positions, want at most {GROUPS * chunk} "
@@ -108,7 +110,7 @@ class _Prefill:
             chunk=chunk,
             scale=op.scale,
             dtype=dtype,
-            copies=copies(site, self.ways),
+            copies=copies(site, at_once),
             slots=1 if self.unrolled else site.slots,
         )
         tiles = -(-self.seq // self.sizes.key_tile)
@@ -179,10 +181,19 @@ class _Prefill:
         else:
             for rows in self.b.tiles(self.seq, chunk, "qg"):
                 group = self._open(batch, heads, rows)
-                for q in self.b.tiles(rows.size, self.rows, "q"):
-                    work = group.work(q)
-                    split_last(self.b, work, self.sizes, self.seq, partial(group.finish, work, q))
+                for q in self.b.tiles(rows.size, self.rows * self.side, "q"):
+                    parts = self._parts(q)
+                    work = group.work(parts)
+                    split_last(self.b, work, self.sizes, self.seq, partial(group.finish, work, parts))
                 group.store()
+
+    def _parts(self, q: Range) -> list[Range]:
+        """The query tiles in `q`, whose index counts groups of them."""
+        starts = range(0, q.size, self.rows)
+        return [
+            Range(q.start + at, min(self.rows, q.size - at), q.index * self.side + i)
+            for i, at in enumerate(starts)
+        ]
 
     def _open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> _Group:
         return _Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
@@ -198,7 +209,7 @@ class _Prefill:
             group = self._open(batch, heads, self._rows(g))
             for at in range(0, group.size, self.rows):
                 q = Range(Affine(at), min(self.rows, group.size - at), Affine())
-                work = group.work(q)
+                work = group.work([q])
                 steps += self._row_steps(work, g, at, q.size)
                 last = at + q.size == group.size
                 steps[-1] = replace(steps[-1], done=partial(_close, group, work, q, last))
@@ -211,9 +222,9 @@ class _Prefill:
             starts = range(0, self.seq, chunk)
             return [Step(work, s, min(chunk, self.seq - s), first=s == 0) for s in starts]
         assert self.mask is not None
-        mask = self.mask[(0, rows), 0, (0, rows)]
+        masks = (self.mask[(0, rows), 0, (0, rows)],) * len(work)
         before = [Step(work, c * chunk, chunk, first=c == 0) for c in range(g)]
-        return [*before, Step(work, g * chunk, at + rows, first=g == 0, mask=mask)]
+        return [*before, Step(work, g * chunk, at + rows, first=g == 0, masks=masks)]
 
     def _causal_group(self, batch: Affine, heads: list[tuple[Affine, Source]], g: int) -> None:
         """Many steps: the chunks in front of the diagonal in a loop, one body for all whole query tiles.
@@ -222,12 +233,15 @@ class _Prefill:
         """
         assert self.mask is not None
         group = self._open(batch, heads, self._rows(g))
-        for q in self.b.tiles(group.size, self.rows, "q"):
-            work = group.work(q)
+        for q in self.b.tiles(group.size, self.rows * self.side, "q"):
+            parts = self._parts(q)
+            work = group.work(parts)
             width = min(self.sizes.chunk, group.size)
-            mask = self.mask[(0, q.size), q.index, (0, width)]
-            done = partial(group.finish, work, q)
-            diagonal = Step(work, g * self.sizes.chunk, width, first=g == 0, mask=mask, done=done)
+            masks = tuple(
+                self.mask[(0, part.size), part.index, (0, width)] for part in parts for _ in group.heads
+            )
+            done = partial(group.finish, work, parts)
+            diagonal = Step(work, g * self.sizes.chunk, width, first=g == 0, masks=masks, done=done)
             if g:
                 all_chunks(self.b, work, self.sizes, g * self.sizes.chunk, diagonal)
             else:
@@ -235,8 +249,13 @@ class _Prefill:
         group.store()
 
 
+def _lane(tile: Tensor, q: Range) -> Lane:
+    """The query rows `q` of a loaded group."""
+    return Lane(0, q.size, lambda h: tile[:, h, (q.start, q.size)])
+
+
 def _close(group: _Group, work: list[Work], q: Range, last: bool) -> None:
-    group.finish(work, q)
+    group.finish(work, [q])
     if last:
         group.store()
 
@@ -264,20 +283,18 @@ class _Group:
         blocks = self.sizes.head_blocks
         return tensor[:, (head * blocks, blocks), (self.start, self.size)]
 
-    def work(self, q: Range) -> list[Work]:
-        """Fresh running state for the query rows `q` of each head."""
-
-        def lane(tile: Tensor) -> Lane:
-            return Lane(0, q.size, lambda h: tile[:, h, (q.start, q.size)])
-
+    def work(self, parts: list[Range]) -> list[Work]:
+        """Fresh running state for each of the query tiles `parts`, of each head."""
         return [
-            Work(FlashTile(self.b, self.site, self.sizes, q.size), (lane(tile),), source)
+            Work(FlashTile(self.b, self.site, self.sizes, q.size), (_lane(tile, q),), source)
+            for q in parts
             for tile, (_, source) in zip(self.queries, self.heads, strict=True)
         ]
 
-    def finish(self, work: list[Work], q: Range) -> None:
-        """Normalise, transpose and keep the results of `q`."""
-        for item, result in zip(work, self.results, strict=True):
+    def finish(self, work: list[Work], parts: list[Range]) -> None:
+        """Normalise, transpose and keep the results of `parts`."""
+        places = [(q, result) for q in parts for result in self.results]
+        for item, (q, result) in zip(work, places, strict=True):
             turned = item.tile.finish()
             self.b.copy(result[:, :, (q.start, q.size)], turned[:, :, (0, q.size)])
 

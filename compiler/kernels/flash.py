@@ -247,13 +247,16 @@ class FlashTile:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One chunk of keys for several independent tiles; `done` is called when its output is in."""
+    """One chunk of keys for several independent tiles; `done` is called when its output is in.
+
+    `masks`, one for each tile or none at all, are added to the last columns of its scores.
+    """
 
     work: Sequence[Work]
     start: Start
     width: int
     first: bool = False
-    mask: Access | None = None
+    masks: Sequence[Access] = ()
     done: Callable[[], None] | None = None
 
 
@@ -271,8 +274,8 @@ class _Open:
         both = list(zip(step.work, self.chunks, strict=True))
         scores = [item.tile.scores(item.lanes, chunk, step.width) for item, chunk in both]
         self.weights = [
-            item.tile.softmax(s, step.mask, first=step.first, skew=skew)
-            for item, s in zip(step.work, scores, strict=True)
+            item.tile.softmax(s, step.masks[i] if step.masks else None, first=step.first, skew=skew)
+            for i, (item, s) in enumerate(zip(step.work, scores, strict=True))
         ]
         self.kept: list[Tensor] = []
 
