@@ -116,10 +116,11 @@ def choose_chunk(site: Site, rows: int, head_dim: int, length: int, dtype: str, 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The exponentials of a chunk, and the factor for the output so far (None: there is none yet)."""
+    """The exponentials of a chunk; behind the first, the factor for the output so far, and their sums."""
 
     tile: Tensor
-    alpha: Tensor | None
+    alpha: Tensor | None = None
+    sums: Tensor | None = None
 
 
 class FlashTile:
@@ -155,38 +156,41 @@ class FlashTile:
                     )
         return scores
 
-    def softmax(self, scores: Tensor, mask: Access | None, *, first: bool, skew: int) -> Weights:
-        """Running shift, exponentials and sums; `mask` is added to the last columns of the scores."""
-        b, scale, rows, width = self.b, self.sizes.scale, self.rows, scores.shape[1]
+    def shifts(self, scores: Tensor, mask: Access | None, *, first: bool) -> Tensor:
+        """-scale times the maximum so far; `mask` is added to the last columns of the scores."""
+        b, scale = self.b, self.sizes.scale
         if mask is not None:
-            part = scores[:, (width - mask.free_elements, mask.free_elements)]
+            part = scores[:, (scores.shape[1] - mask.free_elements, mask.free_elements)]
             b.tensor_tensor(part, part, mask, "add")
-        peak, part_sum = self._column("peak"), self._column("part")
+        peak = self._column("peak")
         b.reduce(peak[:], scores[:], "max")
-        weights = b.scratch((rows, width), self.sizes.dtype, slots=self.sizes.slots, name="p")
         if first:
             b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale)
-            b.activate(
-                weights[:], scores[:], "exp", scale=scale, bias=self.shift[:], accumulate=self.total[:]
-            )
-            return Weights(weights, None)
+            return self.shift
         shift = self._column("new")
         b.tensor_scalar(shift[:], peak[:], "multiply", -scale, "min", self.shift[:])
-        alpha = b.scratch(
-            (rows, 1), "fp32", slots=max(self.sizes.slots, skew + 1), need=skew + 1, name="alpha"
-        )
+        return shift
+
+    def weights(self, scores: Tensor, shift: Tensor, *, skew: int) -> Weights:
+        """Exponentials of the scores and their sums, relative to `shift`."""
+        b, scale, slots = self.b, self.sizes.scale, self.sizes.slots
+        weights = b.scratch((self.rows, scores.shape[1]), self.sizes.dtype, slots=slots, name="p")
+        if shift is self.shift:
+            b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=self.total[:])
+            return Weights(weights)
+        alpha = b.scratch((self.rows, 1), "fp32", slots=max(slots, skew + 1), need=skew + 1, name="alpha")
         b.activate(alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
         b.copy(self.shift[:], shift[:])
-        b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=part_sum[:])
-        b.tensor_scalar(self.total[:], self.total[:], "multiply", alpha[:], "add", part_sum[:])
-        return Weights(weights, alpha)
+        sums = self._column("part")
+        b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=sums[:])
+        return Weights(weights, alpha, sums)
 
     def _column(self, name: str) -> Tensor:
         return self.b.scratch((self.rows, 1), "fp32", slots=self.sizes.slots, name=name)
 
     # ---- stages 1 and 2 --------------------------------------------------------------------------
     def transpose(self, weights: Weights) -> Tensor:
-        """p^T: keys on partitions, [key tile, tiles, rows]."""
+        """p^T: keys on partitions, [key tile, tiles, rows]; the sums are brought up to date."""
         b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
         tiles = -(-width // sizes.key_tile)
         moved = self._turned(sizes.key_tile, tiles, "p.t")
@@ -199,6 +203,10 @@ class FlashTile:
             b.copy(kept[:, (0, whole)], moved[:, (0, whole), (0, self.rows)])
         if rest:
             b.copy(kept[(0, rest), whole], moved[(0, rest), whole, (0, self.rows)])
+        if weights.alpha is not None and weights.sums is not None:
+            b.tensor_scalar(
+                self.total[:], self.total[:], "multiply", weights.alpha[:], "add", weights.sums[:]
+            )
         return kept
 
     def _turned(self, partitions: int, pieces: int, name: str) -> Tensor:
@@ -273,9 +281,15 @@ class _Open:
             self.chunks.append(known or item.source.chunk(step.start, step.width))
         both = list(zip(step.work, self.chunks, strict=True))
         scores = [item.tile.scores(item.lanes, chunk, step.width) for item, chunk in both]
+        masks = step.masks or (None,) * len(scores)
+        # NOTE: all maxima before the first exponential, for an engine works in order.
+        shifts = [
+            item.tile.shifts(s, mask, first=step.first)
+            for item, s, mask in zip(step.work, scores, masks, strict=True)
+        ]
         self.weights = [
-            item.tile.softmax(s, step.masks[i] if step.masks else None, first=step.first, skew=skew)
-            for i, (item, s) in enumerate(zip(step.work, scores, strict=True))
+            item.tile.weights(s, shift, skew=skew)
+            for item, s, shift in zip(step.work, scores, shifts, strict=True)
         ]
         self.kept: list[Tensor] = []
 
