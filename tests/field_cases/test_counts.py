@@ -77,7 +77,7 @@ def test_U059_a_dense_layer_counts_its_flops_for_any_batch(n):
 def test_U059_no_op_is_opaque():
     """Each op that contracts says its MACs; there is no call whose inside is not counted."""
     contracting = {kind for kind, op in OPS.items() if "macs" in vars(op)}
-    assert contracting == {"linear", "attention", "decode-attention", "conv2d"}
+    assert contracting >= {"linear", "attention", "decode-attention", "conv2d"}
 
 
 @pytest.mark.parametrize(("image", "tokens"), [(224, 197), (384, 577)])
