@@ -128,7 +128,7 @@ def _read_bytes(node: Node, value: Value, ins: tuple[TensorType, ...]) -> int:
         return whole // op.seq
     if isinstance(op, (Conv2d, Pool2d)) and value.name == node.inputs[0]:
         return min(whole, _window_bytes(node, ins))
-    return whole
+    return op.read_bytes(ins)[node.inputs.index(value.name)]
 
 
 def _window_bytes(node: Node, ins: tuple[TensorType, ...]) -> int:

@@ -157,7 +157,7 @@ def graph_work(graph: Graph) -> dict[str, OpWork]:
     found = {}
     for node, times in graph.walk():
         ins = tuple(values[name].type for name in node.inputs)
-        macs = most = node.op.macs(ins)
+        macs, most = node.op.macs(ins), node.op.most_macs(ins)
         if isinstance(node.op, Attention) and node.op.causal:
             most = replace(node.op, causal=False).macs(ins)
         found[node.name] = OpWork(

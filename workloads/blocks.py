@@ -38,9 +38,9 @@ class GraphBuilder:
         """A parameter; one copy a layer inside a region."""
         return self._add(name, "weight", shape, None, self._copies)
 
-    def table(self, name: str, *shape: int) -> str:
+    def table(self, name: str, *shape: int, dtype: str | None = None) -> str:
         """A constant that is not a parameter, such as rotary tables."""
-        return self._add(name, "table", shape, None, 0)
+        return self._add(name, "table", shape, dtype, 0)
 
     def state(self, name: str, *shape: int) -> str:
         """A value kept between runs; one copy a layer inside a region."""
@@ -108,11 +108,13 @@ def layer_norm(b: GraphBuilder, name: str, x: str, eps: float) -> str:
     )
 
 
-def gated_mlp(b: GraphBuilder, x: str, hidden: int, activation: str, *, bias: bool = False) -> str:
+def gated_mlp(
+    b: GraphBuilder, x: str, hidden: int, activation: str, *, bias: bool = False, prefix: str = ""
+) -> str:
     """`(act(x @ gate) * (x @ up)) @ down`."""
-    gate = b.op("act", Unary(activation), linear(b, "gate", x, hidden, bias=bias))
-    product = b.op("gated", Binary("mul"), gate, linear(b, "up", x, hidden, bias=bias))
-    return linear(b, "down", product, b.type(x).shape[1], bias=bias)
+    gate = b.op(f"{prefix}act", Unary(activation), linear(b, f"{prefix}gate", x, hidden, bias=bias))
+    product = b.op(f"{prefix}gated", Binary("mul"), gate, linear(b, f"{prefix}up", x, hidden, bias=bias))
+    return linear(b, f"{prefix}down", product, b.type(x).shape[1], bias=bias)
 
 
 def mlp(b: GraphBuilder, x: str, hidden: int, activation: str) -> str:

@@ -1,4 +1,4 @@
-"""Decoder-only language models of the Llama shape: Llama, Mistral, Qwen 2 and 3."""
+"""Decoder-only language models of the Llama shape: Llama, Mistral, Qwen 2 and 3, Mixtral."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Graph
 from compiler.ops import Attention, Binary, DecodeAttention, Embedding, KvWrite, Rope, TakeRows
 from workloads.blocks import GraphBuilder, gated_mlp, linear, rms_norm
+from workloads.moe import ROUTING_KEY, Experts, MoeBlock, routing_problems
 from workloads.request import FLOATS, Request, key
 
 
@@ -34,6 +35,7 @@ class LlamaModel:
     qk_norm: bool = False
     tied: bool = False
     window: int = 0
+    experts: Experts | None = None  # in place of the MLP of `intermediate`
 
     def kv_bytes_per_token(self, layers: int, dtype: str) -> int:
         """Keys and values that one token leaves in the caches of `layers` layers."""
@@ -67,7 +69,25 @@ class Prefill(Request):
 
     @override
     def graph(self, name: str) -> Graph:
-        return _Decoder(self.model, name, self.dtype, self.batch, self.seq).build(self.layers)
+        return Decoder(self.model, name, self.dtype, self.batch, self.seq).build(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class MoePrefill(Prefill):
+    """Prefill of a model with experts."""
+
+    routing: str = key("uniform", ROUTING_KEY)
+
+    @override
+    def problems(self) -> list[str]:
+        assert self.model.experts
+        found = routing_problems(self.routing, self.model.experts, self.batch * self.seq)
+        return Prefill.problems(self) + found
+
+    @override
+    def graph(self, name: str) -> Graph:
+        decoder = Decoder(self.model, name, self.dtype, self.batch, self.seq, routing=self.routing)
+        return decoder.build(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +107,29 @@ class Decode(Request):
 
     @override
     def graph(self, name: str) -> Graph:
-        return _Decoder(self.model, name, self.dtype, self.batch, 1, context=self.context).build(self.layers)
+        return Decoder(self.model, name, self.dtype, self.batch, 1, context=self.context).build(self.layers)
 
 
-class _Decoder:
+@dataclass(frozen=True, slots=True)
+class MoeDecode(Decode):
+    """Decode of a model with experts."""
+
+    routing: str = key("uniform", ROUTING_KEY)
+
+    @override
+    def problems(self) -> list[str]:
+        assert self.model.experts
+        return Decode.problems(self) + routing_problems(self.routing, self.model.experts, self.batch)
+
+    @override
+    def graph(self, name: str) -> Graph:
+        decoder = Decoder(
+            self.model, name, self.dtype, self.batch, 1, context=self.context, routing=self.routing
+        )
+        return decoder.build(self.layers)
+
+
+class Decoder:
     """Builds either phase: `context` 0 is prefill of `seq` tokens, else one token over a cache.
 
     The new token's keys and values are written at position `context - 1`, then attention covers all
@@ -99,10 +138,19 @@ class _Decoder:
     """
 
     def __init__(
-        self, model: LlamaModel, name: str, dtype: str, batch: int, seq: int, *, context: int = 0
+        self,
+        model: LlamaModel,
+        name: str,
+        dtype: str,
+        batch: int,
+        seq: int,
+        *,
+        context: int = 0,
+        routing: str = "uniform",
     ) -> None:
         self.model, self.batch, self.seq, self.context = model, batch, seq, context
         self.b = GraphBuilder(name, dtype)
+        self.moe = MoeBlock(self.b, model.experts, batch * seq, routing) if model.experts else None
 
     def build(self, layers: int) -> Graph:
         """The graph of `layers` layers with embedding and head."""
@@ -130,6 +178,7 @@ class _Decoder:
             "kv_bytes": per_token * self.batch * length,
             # The head of a tied model is the embedding, kept a second time in the order matmul wants.
             "tied_parameters": model.vocab * model.hidden if model.tied else 0,
+            **(self.moe.meta() if self.moe else {}),
         }
 
     def _layer(self, x: str) -> str:
@@ -138,8 +187,13 @@ class _Decoder:
         mixed = linear(b, "o", self._attention(normed), model.hidden, bias=model.out_bias)
         x = b.op("attn_add", Binary("add"), mixed, x)
         normed = rms_norm(b, "mlp_norm", x, model.eps)
-        wide = gated_mlp(b, normed, model.intermediate, model.activation, bias=model.mlp_bias)
-        return b.op("mlp_add", Binary("add"), wide, x)
+        return b.op("mlp_add", Binary("add"), self._mlp(normed), x)
+
+    def _mlp(self, x: str) -> str:
+        model = self.model
+        if self.moe:
+            return self.moe(x, model.activation)
+        return gated_mlp(self.b, x, model.intermediate, model.activation, bias=model.mlp_bias)
 
     def _attention(self, x: str) -> str:
         b, model, batch = self.b, self.model, self.batch

@@ -22,7 +22,7 @@ _BOOLS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no"
 
 
 def key(default: T, meaning: str, *, minimum: int = 1, choices: Sequence[str] = ()) -> T:
-    """Declare a Request field that the user may set as `name=value`."""
+    """Declare a Request field that the user may set as `name=value`; text without `choices` is free."""
     metadata = {"meaning": meaning, "minimum": minimum, "choices": tuple(choices)}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -134,7 +134,7 @@ def _read_value(text: str, default: Scalar, choices: Sequence[str]) -> Scalar | 
             return int(text) if text.isascii() else None  # int() takes the digits of any script
         except ValueError:
             return None
-    return text if text in choices else None
+    return text if text in choices or not choices else None
 
 
 def _wanted(default: Scalar, field: dataclasses.Field[Scalar]) -> str:

@@ -42,6 +42,14 @@ class Op(abc.ABC):
         """Multiply-accumulates of true extents; 0 for ops without contraction."""
         return 0
 
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        """MACs a lowering may issue: more than `macs` where products are computed and thrown away."""
+        return self.macs(ins)
+
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        """Bytes of each operand that the op cannot do without."""
+        return tuple(operand.nbytes for operand in ins)
+
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """FLOPs: 2 per MAC, or one per output element per elementary function."""
         return 2 * self.macs(ins) or sum(out.elements for out in self.infer(ins))

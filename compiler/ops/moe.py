@@ -7,7 +7,7 @@ an op needs are operands; `constants` tells what is in them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -186,6 +186,17 @@ class GroupedLinear(Op):
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         _, k, n = ins[1].shape
         return (sum(self.rows) - self.padding) * k * n * (2 if self.gated else 1)
+
+    @override
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Rows of padding are multiplied as well."""
+        return replace(self, padding=0).macs(ins)
+
+    @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        """Weights of experts with rows."""
+        touched = sum(1 for size in self.rows if size)
+        return (ins[0].nbytes, *(part.nbytes * touched // len(self.rows) for part in ins[1:]))
 
     @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:

@@ -13,6 +13,8 @@ MODELS = (
     "llama-tiny:prefill,batch=2,seq=40,dtype={t}",
     "llama-tiny:decode,batch=3,context=70,dtype={t}",
     "llama-tiny:prefill,layers=1,seq=9,dtype={t}",
+    "moe-tiny:prefill,batch=2,seq=21,dtype={t}",
+    "moe-tiny:decode,batch=5,context=33,routing=skewed,dtype={t}",
     "vit-tiny:batch=2,dtype={t}",
     "bert-tiny:batch=2,seq=33,dtype={t}",
     "resnet-tiny:dtype={t}",

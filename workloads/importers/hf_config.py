@@ -8,6 +8,7 @@ from pathlib import Path
 
 from workloads import bert, llama, resnet, vit
 from workloads.errors import WorkloadError, nearest
+from workloads.moe import Experts
 from workloads.request import Request, Workload
 
 # How transformers calls an activation -> how we do (compiler/ops/elementwise.py). Its "gelu" is exact.
@@ -94,6 +95,7 @@ def _llama(config: _Config) -> tuple[Request, ...]:
     if config.fields.get("head_dim") is None:
         config.divides("num_attention_heads", heads, "hidden_size", hidden)
     qkv_bias = config.flag("attention_bias", default=family == "qwen2")
+    experts = _experts(config, family)
     model = llama.LlamaModel(
         hidden=hidden,
         intermediate=config.integer("intermediate_size"),
@@ -108,13 +110,34 @@ def _llama(config: _Config) -> tuple[Request, ...]:
         qkv_bias=qkv_bias,
         out_bias=qkv_bias and family != "qwen2",  # qwen2: biases on q, k and v only
         mlp_bias=config.flag("mlp_bias"),
-        qk_norm=family == "qwen3",
+        qk_norm=family in ("qwen3", "qwen3_moe"),
         tied=config.flag("tie_word_embeddings"),
         window=_window(config, family),
+        experts=experts,
     )
     if model.head_dim % 2:
         config.problems.append(f"head_dim: got {model.head_dim}, want an even number")
+    if experts:
+        return llama.MoePrefill(model, layers), llama.MoeDecode(model, layers)
     return llama.Prefill(model, layers), llama.Decode(model, layers)
+
+
+def _experts(config: _Config, family: str) -> Experts | None:
+    """The experts of a family that has them in every layer."""
+    if family == "mixtral":
+        count, hidden = config.integer("num_local_experts"), config.integer("intermediate_size")
+        normalise = True
+    elif family == "qwen3_moe":
+        count, hidden = config.integer("num_experts"), config.integer("moe_intermediate_size")
+        normalise = config.flag("norm_topk_prob")
+        if config.integer("decoder_sparse_step", 1) != 1 or config.fields.get("mlp_only_layers"):
+            config.problems.append("decoder_sparse_step, mlp_only_layers: want experts in every layer")
+    else:
+        return None
+    top = config.integer("num_experts_per_tok")
+    if top > count:
+        config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+    return Experts(count, min(top, count), hidden, normalise=normalise)
 
 
 def _rope_base(config: _Config) -> float:
@@ -203,6 +226,8 @@ FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
     "mistral": _llama,
     "qwen2": _llama,
     "qwen3": _llama,
+    "mixtral": _llama,
+    "qwen3_moe": _llama,
     "vit": _vit,
     "bert": _bert,
     "resnet": _resnet,
