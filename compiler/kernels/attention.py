@@ -6,7 +6,7 @@ products contract over partitions and only p is transposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -34,6 +34,7 @@ from compiler.kernels.flash import (
     run_steps,
     split_last,
 )
+from compiler.kernels.flash_group import TILES, GroupTile, Job, Pool, run_chunks, turns
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import Attention
@@ -116,6 +117,10 @@ class _Prefill:
         tiles = -(-self.seq // self.sizes.key_tile)
         held = (self.seq * self.sizes.head_blocks + tiles * op.head_dim) * dtype_bytes(dtype) * site.slots
         self.resident = 2 * held * (1 if self.shared else self.ways) <= site.room
+        # Queries that are loaded and stored at once, and go through the chunks together if they are many.
+        together = -(-TILES * self.rows // chunk) * chunk
+        self.grouped = not self.unrolled and chunk % self.rows == 0 and together <= self.seq
+        self.span = together if self.grouped else chunk
         self.mask = self._make_mask() if op.causal else None
 
     def run(self) -> None:
@@ -136,7 +141,7 @@ class _Prefill:
     def _make_mask(self) -> Tensor:
         """[rows, tile in chunk, chunk]: 0 where a query of that tile may see the key, else very negative."""
         b, rows, chunk = self.b, self.rows, min(self.sizes.chunk, self.seq)
-        shape = (rows, 1, rows) if self.unrolled else (rows, -(-chunk // rows), chunk)
+        shape = (rows, 1, rows) if self.unrolled or self.grouped else (rows, -(-chunk // rows), chunk)
         mask = b.scratch(shape, "fp32", name="mask")
         b.memset(mask[:], 0.0)
         for j in range(shape[1]):
@@ -171,15 +176,18 @@ class _Prefill:
     # ---- query tiles -----------------------------------------------------------------------------
     def _heads(self, batch: Affine, heads: list[tuple[Affine, Source]]) -> None:
         """All query rows of a few heads, in groups of one chunk of rows that is loaded and stored at once."""
-        chunk = self.sizes.chunk
-        groups = -(-self.seq // chunk)
+        groups = -(-self.seq // self.span)
         if self.unrolled:
             self._unrolled(batch, heads, groups)
+        elif self.grouped:
+            for head in heads:
+                for rows in [self._rows(g) for g in range(groups)] if self.op.causal else self._row_groups():
+                    self._query_group(batch, head, rows)
         elif self.op.causal:
             for g in range(groups):
                 self._causal_group(batch, heads, g)
         else:
-            for rows in self.b.tiles(self.seq, chunk, "qg"):
+            for rows in self._row_groups():
                 group = self._open(batch, heads, rows)
                 for q in self.b.tiles(rows.size, self.rows * self.side, "q"):
                     parts = self._parts(q)
@@ -195,12 +203,48 @@ class _Prefill:
             for i, at in enumerate(starts)
         ]
 
+    def _row_groups(self) -> Iterator[Range]:
+        return self.b.tiles(self.seq, self.span, "qg")
+
+    def _query_group(self, batch: Affine, head: tuple[Affine, Source], rows: Range) -> None:
+        """All query tiles of a group together: the chunks in front of the diagonal (or all) in a loop."""
+        b, sizes, chunk, source = self.b, self.sizes, self.sizes.chunk, head[1]
+        group = self._open(batch, [head], rows)
+        starts = range(0, rows.size, self.rows)
+        pool = Pool(b, self.site, sizes, self.rows, chunk, turns(len(starts)))
+        parts = [Range(Affine(at), min(self.rows, rows.size - at), Affine()) for at in starts]
+        tiles = [GroupTile(b, self.site, sizes, q.size, pool, i) for i, q in enumerate(parts)]
+        lanes = [_lane(group.queries[0], q) for q in parts]
+
+        def jobs(start: Start, width: int) -> list[Job]:
+            return [Job(tile, lane, source, start, width) for tile, lane in zip(tiles, lanes, strict=True)]
+
+        last = rows.start.const if self.op.causal else (self.seq - 1) // chunk * chunk
+        pipeline = run_chunks(b, jobs, chunk, last // chunk, resident=self.resident)
+        ends = [last + q.start.const + q.size if self.op.causal else self.seq for q in parts]
+        for start in range(last, max(ends), chunk):
+            loaded = source.chunk(start, min(chunk, max(ends) - start))
+            for job, q, end in zip(jobs(start, chunk), parts, ends, strict=True):
+                if start < end:
+                    pipeline.push(self._ending(job, q, end, group), loaded)
+        pipeline.flush()
+        group.store()
+
+    def _ending(self, job: Job, q: Range, end: int, group: _Group) -> Job:
+        """A job that sees keys up to `end` only; with the last of them its tile is done."""
+        assert isinstance(job.start, int)
+        if job.start + job.width < end:
+            return job
+        mask = self.mask[(0, q.size), 0, (0, q.size)] if self.mask is not None else None
+        done = partial(group.finish, [Work(job.tile, (job.lane,), job.source)], [q])
+        return replace(job, width=end - job.start, mask=mask, done=done)
+
     def _open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> _Group:
         return _Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
 
     def _rows(self, g: int) -> Range:
-        chunk = self.sizes.chunk
-        return Range(Affine(g * chunk), min(chunk, self.seq - g * chunk), Affine(g))
+        first = g * self.span
+        return Range(Affine(first), min(self.span, self.seq - first), Affine(g))
 
     def _unrolled(self, batch: Affine, heads: list[tuple[Affine, Source]], groups: int) -> None:
         """Few steps: one software pipeline through all query tiles."""

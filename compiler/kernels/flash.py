@@ -143,7 +143,7 @@ class FlashTile:
     def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> Tensor:
         """q k^T of a chunk."""
         b, sizes = self.b, self.sizes
-        scores = b.accumulator((self.rows, width), slots=sizes.copies, name="scores")
+        scores = self._sums("scores", (self.rows, width))
         for lane in lanes:
             for at in range(0, width, self.piece):
                 size = min(self.piece, width - at)
@@ -162,39 +162,51 @@ class FlashTile:
         if mask is not None:
             part = scores[:, (scores.shape[1] - mask.free_elements, mask.free_elements)]
             b.tensor_tensor(part, part, mask, "add")
-        peak = self._column("peak")
+        peak = self._tile("peak", (self.rows, 1))
         b.reduce(peak[:], scores[:], "max")
         if first:
             b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale)
             return self.shift
-        shift = self._column("new")
+        shift = self._tile("new", (self.rows, 1))
         b.tensor_scalar(shift[:], peak[:], "multiply", -scale, "min", self.shift[:])
         return shift
 
     def weights(self, scores: Tensor, shift: Tensor, *, skew: int) -> Weights:
         """Exponentials of the scores and their sums, relative to `shift`."""
-        b, scale, slots = self.b, self.sizes.scale, self.sizes.slots
-        weights = b.scratch((self.rows, scores.shape[1]), self.sizes.dtype, slots=slots, name="p")
+        b, scale = self.b, self.sizes.scale
+        weights = self._tile("p", (self.rows, scores.shape[1]), self.sizes.dtype)
         if shift is self.shift:
             b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=self.total[:])
             return Weights(weights)
-        alpha = b.scratch((self.rows, 1), "fp32", slots=max(slots, skew + 1), need=skew + 1, name="alpha")
+        alpha = self._tile("alpha", (self.rows, 1), late=skew)
         b.activate(alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
         b.copy(self.shift[:], shift[:])
-        sums = self._column("part")
+        sums = self._tile("part", (self.rows, 1))
         b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=sums[:])
         return Weights(weights, alpha, sums)
 
-    def _column(self, name: str) -> Tensor:
-        return self.b.scratch((self.rows, 1), "fp32", slots=self.sizes.slots, name=name)
+    def add_sums(self, weights: Weights) -> None:
+        """Bring the sum of the exponentials up to date; the first sum was written where it belongs."""
+        if weights.alpha is not None and weights.sums is not None:
+            total = self.total[:]
+            self.b.tensor_scalar(total, total, "multiply", weights.alpha[:], "add", weights.sums[:])
+
+    def _tile(self, name: str, shape: tuple[int, ...], dtype: str = "fp32", *, late: int = 0) -> Tensor:
+        """A tile of the scratchpad, read up to `late` stages behind its writer."""
+        slots = max(self.sizes.slots, late + 1)
+        return self.b.scratch(shape, dtype, slots=slots, need=late + 1, name=name)
+
+    def _sums(self, name: str, shape: tuple[int, ...], dtype: str = "fp32") -> Tensor:
+        """A tile of the accumulators."""
+        return self.b.accumulator(shape, slots=self.sizes.copies, dtype=dtype, name=name)
 
     # ---- stages 1 and 2 --------------------------------------------------------------------------
     def transpose(self, weights: Weights) -> Tensor:
-        """p^T: keys on partitions, [key tile, tiles, rows]; the sums are brought up to date."""
+        """p^T: keys on partitions, [key tile, tiles, rows]."""
         b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
         tiles = -(-width // sizes.key_tile)
         moved = self._turned(sizes.key_tile, tiles, "p.t")
-        kept = b.scratch((sizes.key_tile, tiles, self.rows), sizes.dtype, slots=self.sizes.slots, name="pt")
+        kept = self._tile("pt", (sizes.key_tile, tiles, self.rows), sizes.dtype)
         for j in range(tiles):
             size = min(sizes.key_tile, width - j * sizes.key_tile)
             b.transpose(moved[(0, size), j, (0, self.rows)], weights.tile[:, (j * sizes.key_tile, size)])
@@ -203,24 +215,18 @@ class FlashTile:
             b.copy(kept[:, (0, whole)], moved[:, (0, whole), (0, self.rows)])
         if rest:
             b.copy(kept[(0, rest), whole], moved[(0, rest), whole, (0, self.rows)])
-        if weights.alpha is not None and weights.sums is not None:
-            b.tensor_scalar(
-                self.total[:], self.total[:], "multiply", weights.alpha[:], "add", weights.sums[:]
-            )
         return kept
 
     def _turned(self, partitions: int, pieces: int, name: str) -> Tensor:
         """Room for transposes, [partitions, pieces, rows], each piece within one accumulator bank."""
         itemsize = dtype_bytes(self.sizes.dtype)
         rows = bank_pitch(self.site.arch, self.rows, itemsize) if pieces > 1 else self.rows
-        return self.b.accumulator(
-            (partitions, pieces, rows), slots=self.sizes.copies, dtype=self.sizes.dtype, name=name
-        )
+        return self._sums(name, (partitions, pieces, rows), self.sizes.dtype)
 
     def accumulate(self, lanes: Sequence[Lane], chunk: Chunk, kept: Tensor, weights: Weights) -> None:
         """o = o * alpha + p v."""
         b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
-        product = b.accumulator((self.rows, sizes.head_dim), slots=sizes.copies, name="pv")
+        product = self._sums("pv", (self.rows, sizes.head_dim))
         for lane in lanes:
             for at in range(0, sizes.head_dim, self.piece):
                 columns = (at, min(self.piece, sizes.head_dim - at))
@@ -282,15 +288,11 @@ class _Open:
         both = list(zip(step.work, self.chunks, strict=True))
         scores = [item.tile.scores(item.lanes, chunk, step.width) for item, chunk in both]
         masks = step.masks or (None,) * len(scores)
-        # NOTE: all maxima before the first exponential, for an engine works in order.
-        shifts = [
-            item.tile.shifts(s, mask, first=step.first)
-            for item, s, mask in zip(step.work, scores, masks, strict=True)
-        ]
-        self.weights = [
-            item.tile.weights(s, shift, skew=skew)
-            for item, s, shift in zip(step.work, scores, shifts, strict=True)
-        ]
+        self.weights: list[Weights] = []
+        for item, s, mask in zip(step.work, scores, masks, strict=True):
+            shift = item.tile.shifts(s, mask, first=step.first)
+            self.weights.append(item.tile.weights(s, shift, skew=skew))
+            item.tile.add_sums(self.weights[-1])
         self.kept: list[Tensor] = []
 
     def transpose(self) -> None:
