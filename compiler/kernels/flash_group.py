@@ -60,18 +60,18 @@ class GroupTile(FlashTile):
     def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, pool: Pool, turn: int) -> None:
         """Number `turn` of the group; nothing has been seen yet."""
         super().__init__(b, site, sizes, rows)
-        self._pool, self._turn = pool, turn % pool.turns
+        self._pool, self.turn = pool, turn % pool.turns
         b.memset(self.shift[:], NONE)
         b.memset(self.total[:], 0.0)
         b.memset(self.out[:], 0.0)
 
     @override
     def _tile(self, name: str, shape: tuple[int, ...], dtype: str = "fp32", *, late: int = 0) -> Tensor:
-        return self._pool.take(name, self._turn, shape)
+        return self._pool.take(name, self.turn, shape)
 
     @override
     def _sums(self, name: str, shape: tuple[int, ...], dtype: str = "fp32") -> Tensor:
-        return self._pool.take("p.t" if name == "o.t" else name, self._turn, shape)
+        return self._pool.take("p.t" if name == "o.t" else name, self.turn, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +103,30 @@ class Pipeline:
         self._window: list[_Pending] = []
 
     def push(self, job: Job, chunk: Chunk) -> None:
-        """Begin a job; earlier ones go on."""
+        """Begin a job; earlier ones go on, those that hold its working tiles to their end."""
+        if any(item.job.tile.turn == job.tile.turn for item in self._window):
+            self.flush()
         scores = job.tile.scores((job.lane,), chunk, job.width)
         shift = job.tile.shifts(scores, job.mask, first=False)
         self._window.append(_Pending(job, chunk, job.tile.weights(scores, shift, skew=0), []))
         if len(self._window) > TURN:
-            self._turn(self._window[-1 - TURN])
+            self._transpose(self._window[-1 - TURN])
         if len(self._window) > OUT:
-            self._sum()
+            self._add()
 
     def flush(self) -> None:
         """End all jobs."""
         while self._window:
             for item in self._window[: 1 + OUT - TURN]:
-                self._turn(item)
-            self._sum()
+                self._transpose(item)
+            self._add()
 
-    def _turn(self, item: _Pending) -> None:
+    def _transpose(self, item: _Pending) -> None:
         if not item.kept:
             item.kept.append(item.job.tile.transpose(item.weights))
             item.job.tile.add_sums(item.weights)  # NOTE: no earlier, or the next job's shift waits behind it
 
-    def _sum(self) -> None:
+    def _add(self) -> None:
         item = self._window.pop(0)
         item.job.tile.accumulate((item.job.lane,), item.chunk, item.kept[0], item.weights)
         if item.job.done is not None:
