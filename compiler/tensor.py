@@ -85,6 +85,14 @@ class Tensor:
         strides[axis : axis + 1] = [strides[axis] * size, strides[axis]]
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
+    def merge(self, axis: int) -> Tensor:
+        """Axes `axis` and `axis + 1` as one; the second must be whole within the first."""
+        shape, strides = list(self.shape), list(self.strides)
+        assert strides[axis] == shape[axis + 1] * strides[axis + 1], (self, axis)
+        shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
+        del strides[axis]
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
     def repeat(self, axis: int, size: int) -> Tensor:
         """A new axis of `size` in front of `axis` that repeats the elements."""
         shape, strides = list(self.shape), list(self.strides)

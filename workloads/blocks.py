@@ -62,6 +62,13 @@ class GraphBuilder:
         op.infer(tuple(self._values[i].type for i in (state, *inputs)))
         self._append(Node(self._prefix + name, op, (state, *inputs), (state,)))
 
+    def advance(self, name: str, op: Op, state: str, *inputs: str) -> str:
+        """Apply `op`, which makes a value and rewrites its first operand `state` in place."""
+        out, _ = op.infer(tuple(self._values[i].type for i in (state, *inputs)))
+        result = self._add(name, "activation", out.shape, out.dtype, 0)
+        self._append(Node(result, op, (state, *inputs), (result, state)))
+        return result
+
     def _append(self, node: Node) -> None:
         (self._nodes if self._region is None else self._region).append(node)
 

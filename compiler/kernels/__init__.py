@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.kernels import (
     attention,
     conv,
+    conv1d,
     decode,
     elementwise,
     grouped,
@@ -14,6 +15,8 @@ from compiler.kernels import (
     pool,
     rope,
     softmax,
+    ssm,
+    ssm_step,
     tokens,
     transpose,
 )
@@ -44,4 +47,8 @@ KERNELS: dict[str, Kernel] = {
     "dispatch": moe.DISPATCH,
     "grouped-linear": grouped.KERNEL,
     "combine": moe.COMBINE,
+    "causal-conv1d": conv1d.CAUSAL_CONV1D,
+    "conv-step": conv1d.CONV_STEP,
+    "ssd-scan": ssm.SSD_SCAN,
+    "ssd-step": ssm_step.SSD_STEP,
 }

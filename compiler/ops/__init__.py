@@ -10,6 +10,7 @@ from compiler.ops.matmul import Linear
 from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
+from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
 
 OPS: dict[str, type[Op]] = {
     op.kind: op
@@ -36,6 +37,10 @@ OPS: dict[str, type[Op]] = {
         Dispatch,
         GroupedLinear,
         Combine,
+        CausalConv1d,
+        ConvStep,
+        SsdScan,
+        SsdStep,
     )
 }
 
@@ -44,8 +49,10 @@ __all__ = [
     "AssembleTokens",
     "Attention",
     "Binary",
+    "CausalConv1d",
     "Combine",
     "Conv2d",
+    "ConvStep",
     "DecodeAttention",
     "Dispatch",
     "Embedding",
@@ -61,6 +68,8 @@ __all__ = [
     "Rope",
     "Route",
     "Softmax",
+    "SsdScan",
+    "SsdStep",
     "TakeRows",
     "Transpose2d",
     "Unary",

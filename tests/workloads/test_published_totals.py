@@ -19,6 +19,7 @@ PUBLISHED = {
     "mixtral-8x7b": 46_702_792_704,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
+    "mamba2-2.7b": 2_702_599_680 + 50_288 * 2560,  # tied: our head is the embedding a second time
     "vit-b16": 86_567_656,
     "vit-l16": 304_326_632,
     "bert-base": 109_482_240,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workloads import bert, llama, resnet, vit
+from workloads import bert, llama, mamba, resnet, vit
 from workloads.errors import WorkloadError, nearest
 from workloads.moe import Experts
 from workloads.request import Request, Workload
@@ -221,6 +221,34 @@ def _resnet(config: _Config) -> tuple[Request, ...]:
     return (resnet.Forward(model, image=image),)
 
 
+def _mamba2(config: _Config) -> tuple[Request, ...]:
+    hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
+    head_dim, groups = config.integer("head_dim", 64), config.integer("n_groups", 1)
+    layers, expand = config.integer("num_hidden_layers"), config.integer("expand", 2)
+    if heads * head_dim != hidden * expand:
+        want = f"want heads that make expand * hidden_size={hidden * expand}"
+        config.problems.append(f"num_heads: got {heads} of {head_dim}, {want}")
+    config.divides("n_groups", groups, "num_heads", heads)
+    if not config.flag("use_conv_bias", default=True):
+        config.problems.append("use_conv_bias: want true")
+    model = mamba.MambaModel(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state=config.integer("state_size", 128),
+        kernel=config.integer("conv_kernel", 4),
+        vocab=config.integer("vocab_size"),
+        chunk=config.integer("chunk_size", 256),
+        activation=config.activation("hidden_act", "silu"),
+        eps=config.number("layer_norm_epsilon", 1e-5),
+        proj_bias=config.flag("use_bias"),
+        tied=config.flag("tie_word_embeddings"),
+    )
+    return mamba.Prefill(model, layers), mamba.Decode(model, layers)
+
+
 FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
     "llama": _llama,
     "mistral": _llama,
@@ -228,6 +256,7 @@ FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
     "qwen3": _llama,
     "mixtral": _llama,
     "qwen3_moe": _llama,
+    "mamba2": _mamba2,
     "vit": _vit,
     "bert": _bert,
     "resnet": _resnet,

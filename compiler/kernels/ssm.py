@@ -1,0 +1,339 @@
+"""The selective scan of Mamba-2 in chunks: products with masked decays inside a chunk, a state between them.
+
+With `a` the running sum of `delta * A` inside a chunk, position t of a chunk gets from position s <= t
+`exp(a_t - a_s) delta_s (B_s . C_t) x_s`, and from the state before the chunk `exp(a_t) (C_t . S)`. Source:
+Dao and Gu, arXiv:2405.21060, section 6. A first pass makes `a` and `delta`: sums over time are products with
+a triangular matrix. The scan then has positions s and states n on partitions; rows of `a` are repeated over
+partitions by the transfer that loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Builder, Tensor
+from compiler.errors import Infeasible, Shortfall
+from compiler.ir.dtype import dtype_bytes
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.isa import Affine
+from compiler.kernels.conv1d import stretched
+from compiler.kernels.site import Site, base_block, head_block
+from compiler.kernels.strips import blocked
+from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.ops.ssm import SsdScan
+
+_PLAIN = Fixed(ROW_MAJOR)
+FAR = -1.0e30  # in front of exp: no weight
+
+
+def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    op = node.op
+    assert isinstance(op, SsdScan)
+    x = Fixed(feature_blocked(head_block(arch, op.head_dim)))
+    mixed = Fixed(feature_blocked(head_block(arch, op.state)))
+    return (x, _PLAIN, mixed, _PLAIN, _PLAIN, _PLAIN, x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Positions a chunk, heads at once, and how heads and states are cut in blocks."""
+
+    chunk: int
+    heads: int
+    block: int  # features a block; a divisor of head_dim
+    blocks: int  # blocks a head
+    state_block: int
+    state_blocks: int
+    dtype: str
+
+    @classmethod
+    def of(cls, site: Site, op: SsdScan) -> _Sizes:
+        """The sizes that fit. Raises Infeasible if none do."""
+        arch, dtype = site.arch, site.inputs[0].type.dtype
+        bank = arch.bank_bytes(arch.accumulator) // 4
+        chunk = min(base_block(arch), op.seq, op.chunk, bank, arch.array.moving_max)
+        block, state_block = head_block(arch, op.head_dim), head_block(arch, op.state)
+        each = op.heads // op.groups
+        for heads in (n for n in range(each, 0, -1) if each % n == 0):
+            made = cls(chunk, heads, block, op.head_dim // block, state_block, op.state // state_block, dtype)
+            need = made.scratch_bytes(site, op)
+            if need <= site.room:
+                return made
+        raise _too_small(site, need)
+
+    def scratch_bytes(self, site: Site, op: SsdScan) -> int:
+        """Bytes a partition of the scan's tiles; see `_Scan`."""
+        size, columns = dtype_bytes(self.dtype), self.heads * self.chunk
+        decays = columns * (4 * 4 + size + size * self.state_blocks)
+        x = 2 * columns * self.blocks * size + 2 * self.heads * op.head_dim * size
+        mixed = 2 * self.state_blocks * (self.chunk + self.state_block) * size + 4 * self.chunk
+        held = self.state_blocks * self.heads * op.head_dim * (4 + size) + 12 * self.chunk
+        return (decays + x + mixed + 32 * self.heads) * site.slots + held + 24 * op.heads + 2048
+
+
+def ssd_scan(b: Builder, site: Site) -> None:
+    """Lower an `SsdScan` op."""
+    op = site.op
+    assert isinstance(op, SsdScan)
+    if "fp32" not in site.arch.array.passes:
+        terms = ((site.name, 1),)
+        fix = f"engines.{site.arch.tensor}.passes.fp32"
+        raise Infeasible(Shortfall("array-dtype", site.arch.tensor, 1, 0, "fp32 on the array", terms, fix))
+    sizes = _Sizes.of(site, op)
+    sums = _Sums.make(b, site, op, sizes)
+    scan = _Scan(b, site, op, sizes, sums, *_constants(b, site, op, sizes))
+    for s in b.tiles(site.inputs[0].type.shape[0] // op.seq, 1, "s"):
+        for g in b.tiles(op.groups, 1, "g"):
+            for h in b.tiles(op.heads // op.groups, sizes.heads, "h"):
+                scan.run(s.start, g.start, g.start * (op.heads // op.groups) + h.start)
+
+
+def _constants(b: Builder, site: Site, op: SsdScan, sizes: _Sizes) -> tuple[Tensor, Tensor]:
+    """The mask [s, t], zero where s <= t and far below elsewhere, and d of all heads on every partition."""
+    mask = b.scratch((sizes.chunk, sizes.chunk), "fp32", name="mask")
+    b.memset(mask[:], 0.0)
+    b.affine_select(mask[:], mask[:], Affine(), -1, 1, FAR)
+    skip = b.scratch((sizes.block, op.heads), sizes.dtype, name="d")
+    b.dma(skip[:], site.inputs[5].tensor.repeat(0, sizes.block)[:], "aux")
+    return mask, skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """In DRAM, fp32: running sums `a` [heads, t] and once more [t, heads], and delta [t, heads]."""
+
+    rows: Tensor
+    columns: Tensor
+    delta: Tensor
+
+    @classmethod
+    def make(cls, b: Builder, site: Site, op: SsdScan, sizes: _Sizes) -> _Sums:
+        """The first pass, over all positions."""
+        dt, (_, _, _, a_log, dt_bias, _) = site.inputs[1], site.inputs
+        tokens = dt.type.shape[0]
+        made = cls(
+            b.dram(f"{site.name}.sums", (op.heads, tokens), "fp32"),
+            b.dram(f"{site.name}.columns", (tokens, op.heads), "fp32"),
+            b.dram(f"{site.name}.delta", (tokens, op.heads), "fp32"),
+        )
+        chunk = sizes.chunk
+        triangle = b.scratch((chunk, chunk), "fp32", name="triangle")
+        b.memset(triangle[:], 1.0)
+        b.affine_select(triangle[:], triangle[:], Affine(), -1, 1, 0.0)
+        shape = (chunk, op.heads)
+        rate, shift = (b.scratch(shape, sizes.dtype, name=name) for name in ("a", "bias"))
+        b.dma(rate[:], a_log.tensor.repeat(0, chunk)[:], "aux")
+        b.dma(shift[:], dt_bias.tensor.repeat(0, chunk)[:], "aux")
+        falling = b.scratch(shape, "fp32", name="rate")
+        b.activate(falling[:], rate[:], "exp")
+        b.tensor_scalar(falling[:], falling[:], "multiply", -1.0)
+        for s in b.tiles(tokens // op.seq, 1, "s"):
+            for c in b.tiles(op.seq, chunk, "c"):
+                made._chunk(b, site, (falling, shift, triangle), s.start * op.seq + c.start, c.size)
+        return made
+
+    def _chunk(
+        self, b: Builder, site: Site, fixed: tuple[Tensor, Tensor, Tensor], start: Affine, size: int
+    ) -> None:
+        falling, shift, triangle = fixed
+        dt, heads, at = site.inputs[1], falling.shape[1], (start, size)
+        raw = b.scratch((size, heads), dt.type.dtype, slots=site.slots, name="dt")
+        b.dma(raw[:], dt.tensor[at, :], "input")
+        delta, step = (b.scratch((size, heads), "fp32", slots=site.slots, name=n) for n in ("delta", "step"))
+        b.tensor_tensor(delta[:], raw[:], shift[(0, size),], "add")
+        b.activate(delta[:], delta[:], "softplus")
+        b.tensor_tensor(step[:], delta[:], falling[(0, size),], "multiply")
+        b.dma(self.delta[at, :], delta[:], "output")
+        upper = triangle[(0, size), (0, size)]
+        bank = site.arch.bank_bytes(site.arch.accumulator) // 4
+        for low, high in _spans(heads, min(bank, site.arch.array.moving_max)):
+            total = b.accumulator((size, high), slots=site.slots, name="columns")
+            b.matmul(total[:], upper, step[:, (low, high)], model=False)
+            kept = b.scratch((size, high), "fp32", slots=site.slots, name="columns")
+            b.copy(kept[:], total[:])
+            b.dma(self.columns[at, (low, high)], kept[:], "output")
+        for low, high in _spans(heads, base_block(site.arch)):
+            total = b.accumulator((high, size), slots=site.slots, name="rows")
+            b.matmul(total[:], step[:, (low, high)], upper, model=False)
+            kept = b.scratch((high, size), "fp32", slots=site.slots, name="rows")
+            b.copy(kept[:], total[:])
+            b.dma(self.rows[(low, high), at], kept[:], "output")
+
+
+def _spans(extent: int, size: int) -> list[tuple[int, int]]:
+    """(start, size) of pieces of at most `size`."""
+    return [(low, min(size, extent - low)) for low in range(0, extent, size)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What the products of one chunk need, beside x: see `_Scan.run`."""
+
+    start: Affine
+    size: int
+    within: Tensor  # [s, heads, t] exp(a_t - a_s) (B_s . C_t)
+    out_of: Tensor  # [n, state blocks, heads, t] exp(a_t) C_t
+    grown: Tensor  # [n, heads, t] exp(a_t)
+    delta: Tensor  # [s, heads]
+    left: Tensor  # [s, heads] delta_s exp(a_last - a_s)
+    mixed: Tensor  # [s, state blocks, n] B_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """The second pass."""
+
+    b: Builder
+    site: Site
+    op: SsdScan
+    sizes: _Sizes
+    sums: _Sums
+    mask: Tensor
+    skip: Tensor
+
+    def _tile(self, name: str, *shape: int, dtype: str = "fp32") -> Tensor:
+        return self.b.scratch(shape, dtype, slots=self.site.slots, name=name)
+
+    def run(self, sequence: Affine, group: Affine, first: Affine) -> None:
+        """Some heads of one sequence, from `first` on, chunk by chunk."""
+        b, z = self.b, self.sizes
+        shape = (z.state_block, z.state_blocks, z.heads, self.op.head_dim)
+        state = b.scratch(shape, "fp32", name="state")
+        rounded = b.scratch(shape, z.dtype, name="state.rounded")
+        b.memset(state[:], 0.0)
+        for c in b.tiles(self.op.seq, z.chunk, "c"):
+            start = sequence * self.op.seq + c.start
+            b.copy(rounded[:], state[:])
+            chunk = self._chunk(start, c.size, group, first)
+            x = self._tile("x", z.block, z.heads * z.blocks, c.size, dtype=z.dtype)
+            at = (first * z.blocks, z.heads * z.blocks)
+            b.dma(x[:], blocked(self.site.inputs[0])[:, at, (start, c.size)], "input")
+            now, later = self._rows(x, chunk)
+            y = self._outputs(x, now, rounded, chunk, first)
+            self._update(state, later, chunk)
+            with b.stage(1):
+                b.dma(blocked(self.site.outputs[0])[:, at, (start, c.size)], y[:], "output")
+
+    def _chunk(self, start: Affine, size: int, group: Affine, first: Affine) -> _Chunk:
+        b, z, heads = self.b, self.sizes, (first, self.sizes.heads)
+        at, parts = (start, size), max(size, z.state_block)
+        repeated = self._tile("repeated", parts, z.heads, size)
+        b.dma(repeated[:], self.sums.rows.repeat(0, parts)[:, heads, at], "aux")
+        column, delta = self._tile("column", size, z.heads), self._tile("delta", size, z.heads)
+        b.dma(column[:], self.sums.columns[at, heads], "aux")
+        b.dma(delta[:], self.sums.delta[at, heads], "aux")
+        b_side, c_side = self._mixed(group, 0, at), self._mixed(group, self.op.groups, at)
+        grown = self._tile("grown", z.state_block, z.heads, size)
+        b.activate(grown[:], repeated[(0, z.state_block),], "exp")
+        out_of = self._tile("out_of", z.state_block, z.state_blocks, z.heads, size, dtype=z.dtype)
+        for i in range(z.state_blocks):
+            b.tensor_tensor(out_of[:, i], grown[:], c_side.repeat(2, z.heads)[:, i], "multiply")
+        left = self._tile("left", size, z.heads)
+        b.tensor_tensor(left[:], repeated[(0, size), :, size - 1], column[:], "subtract")
+        b.activate(left[:], left[:], "exp")
+        b.tensor_tensor(left[:], left[:], delta[:], "multiply")
+        within = self._within(repeated, column, b_side, c_side, size)
+        return _Chunk(start, size, within, out_of, grown, delta, left, self._turned(b_side, size))
+
+    def _mixed(self, group: Affine, which: int, at: tuple[Affine, int]) -> Tensor:
+        """B or C of a group: [n, state blocks, t]."""
+        z = self.sizes
+        tile = self._tile("mixed", z.state_block, z.state_blocks, at[1], dtype=z.dtype)
+        source = blocked(self.site.inputs[2])
+        self.b.dma(tile[:], source[:, ((group + which) * z.state_blocks, z.state_blocks), at], "input")
+        return tile
+
+    def _within(self, repeated: Tensor, column: Tensor, b_side: Tensor, c_side: Tensor, size: int) -> Tensor:
+        """[s, heads, t]: weight of position s for position t, without delta."""
+        b, z = self.b, self.sizes
+        total = b.accumulator((size, size), slots=self.site.slots, name="products")
+        for i in range(z.state_blocks):
+            b.matmul(total[:], b_side[:, i], c_side[:, i], reset=None if i else ())
+        products = self._tile("products", size, size)
+        b.copy(products[:], total[:])
+        b.tensor_scalar(column[:], column[:], "multiply", -1.0)
+        decay = self._tile("decay", size, z.heads, size)
+        mask = self.mask.part(1, 0, size).repeat(1, z.heads)
+        b.tensor_tensor(decay[:], repeated[(0, size),], mask[(0, size),], "add")
+        for h in b.tiles(z.heads, 1, "wh"):
+            b.activate(decay[:, h.start], decay[:, h.start], "exp", bias=column[:, h.start])
+        within = self._tile("within", size, z.heads, size, dtype=z.dtype)
+        b.tensor_tensor(within[:], decay[:], products.repeat(1, z.heads)[:], "multiply")
+        return within
+
+    def _turned(self, b_side: Tensor, size: int) -> Tensor:
+        """B with positions on partitions: [s, state blocks, n]."""
+        b, z = self.b, self.sizes
+        rows = self._tile("mixed.t", size, z.state_blocks, z.state_block, dtype=z.dtype)
+        for i in range(z.state_blocks):
+            turned = b.accumulator((size, z.state_block), dtype=z.dtype, slots=self.site.slots, name="turned")
+            b.transpose(turned[:], b_side[:, i])
+            b.copy(rows[:, i], turned[:])
+        return rows
+
+    def _rows(self, x: Tensor, chunk: _Chunk) -> tuple[Tensor, Tensor]:
+        """x with positions on partitions, [s, heads, head_dim]: times delta, and times what is left."""
+        b, z, width = self.b, self.sizes, self.op.head_dim
+        shape = (chunk.size, z.heads, width)
+        now, later = (self._tile(name, *shape, dtype=z.dtype) for name in ("now", "later"))
+        bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // dtype_bytes(z.dtype)
+        for g in b.tiles(z.heads, max(1, min(z.heads, bank // width)), "xg"):
+            turned = b.accumulator(
+                (chunk.size, g.size, width), dtype=z.dtype, slots=self.site.slots, name="x.t"
+            )
+            for h in b.tiles(g.size, 1, "xh"):
+                for j in range(z.blocks):
+                    target = turned[:, h.start, (j * z.block, z.block)]
+                    b.transpose(target, x[:, (g.start + h.start) * z.blocks + j])
+            heads = (g.start, g.size)
+            for rows, scale in ((now, chunk.delta), (later, chunk.left)):
+                b.tensor_tensor(rows[:, heads], turned[:], stretched(scale, width)[:, heads], "multiply")
+        return now, later
+
+    def _outputs(self, x: Tensor, now: Tensor, state: Tensor, chunk: _Chunk, first: Affine) -> Tensor:
+        """y [features of a block, heads * blocks, t]."""
+        b, z = self.b, self.sizes
+        y = self._tile("y", *x.shape, dtype=z.dtype)
+        for h in b.tiles(z.heads, 1, "yh"):
+            for j in range(z.blocks):
+                total = b.accumulator((z.block, chunk.size), slots=self.site.slots, name="y")
+                columns = (j * z.block, z.block)
+                b.matmul(total[:], now[:, h.start, columns], chunk.within[:, h.start])
+                for i in range(z.state_blocks):
+                    b.matmul(total[:], state[:, i, h.start, columns], chunk.out_of[:, i, h.start], reset=None)
+                index = h.start * z.blocks + j
+                skip = self.skip[:, first + h.start]
+                b.tensor_tensor(y[:, index], x[:, index], total[:], "add", scale=skip)
+        return y
+
+    def _update(self, state: Tensor, later: Tensor, chunk: _Chunk) -> None:
+        """The state behind the chunk: what was there, decayed, and what the chunk adds."""
+        b, z, width = self.b, self.sizes, self.op.head_dim
+        bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // 4
+        at_once = max(1, min(z.heads, min(bank, self.site.arch.array.moving_max) // width))
+        last = stretched(chunk.grown, width)
+        for i in range(z.state_blocks):
+            for g in b.tiles(z.heads, at_once, "ug"):
+                heads = (g.start, g.size)
+                added = b.accumulator((z.state_block, g.size, width), slots=self.site.slots, name="added")
+                b.matmul(added[:], chunk.mixed[:, i], later[:, heads])
+                b.tensor_tensor(
+                    state[:, i, heads], state[:, i, heads], last[:, heads, chunk.size - 1], "multiply"
+                )
+                b.tensor_tensor(state[:, i, heads], state[:, i, heads], added[:], "add")
+
+
+def _too_small(site: Site, need: int) -> Infeasible:
+    arch = site.arch
+    spec, parts = arch.memories[arch.scratchpad], arch.partitions(arch.scratchpad)
+    fix = f"memories.{arch.scratchpad}.capacity >= {need * parts + spec.reserved} B"
+    terms = ((f"{site.name}: one head", need),)
+    return Infeasible(
+        Shortfall("scratchpad-capacity", arch.scratchpad, need, site.room, "B per partition", terms, fix)
+    )
+
+
+SSD_SCAN = Kernel(_wants, ssd_scan)
