@@ -22,7 +22,14 @@ EASED = (  # (pipeline, double buffer, share of the scratchpad), from what is be
 class CompileOptions:
     """`passes` are spelled as on the command line, in order."""
 
-    passes: tuple[str, ...] = ("canonicalize", "dce", "fuse-norm", "fuse-gate", "fuse-epilogue")
+    passes: tuple[str, ...] = (
+        "canonicalize",
+        "dce",
+        "absorb-latent",
+        "fuse-norm",
+        "fuse-gate",
+        "fuse-epilogue",
+    )
     double_buffer: bool = True  # False: one slot for every tile, no overlap of transfer and compute
     pipeline: bool = True  # software pipelining; given up where its buffers do not fit
     scratch_share: float = 1.0  # of the scratchpad that tiling plans with; less where estimates were short

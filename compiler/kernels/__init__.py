@@ -9,6 +9,7 @@ from compiler.kernels import (
     decode,
     elementwise,
     grouped,
+    latent,
     matmul,
     moe,
     norm,
@@ -51,4 +52,6 @@ KERNELS: dict[str, Kernel] = {
     "conv-step": conv1d.CONV_STEP,
     "ssd-scan": ssm.SSD_SCAN,
     "ssd-step": ssm_step.SSD_STEP,
+    "latent-decode": latent.LATENT_DECODE,
+    "head-linear": latent.HEAD_LINEAR,
 }

@@ -6,6 +6,7 @@ from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Unary
+from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode
 from compiler.ops.matmul import Linear
 from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
@@ -41,6 +42,9 @@ OPS: dict[str, type[Op]] = {
         ConvStep,
         SsdScan,
         SsdStep,
+        LatentAttention,
+        LatentDecode,
+        HeadLinear,
     )
 }
 
@@ -58,7 +62,10 @@ __all__ = [
     "Embedding",
     "GlobalAvgPool",
     "GroupedLinear",
+    "HeadLinear",
     "KvWrite",
+    "LatentAttention",
+    "LatentDecode",
     "LayerNorm",
     "Linear",
     "Op",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.passes.absorb_latent import AbsorbLatent
 from compiler.passes.base import Pass, read_pass, run_pipeline
 from compiler.passes.canonicalize import Canonicalize
 from compiler.passes.dce import Dce
@@ -10,7 +11,7 @@ from compiler.passes.fuse_gate import FuseGate
 from compiler.passes.fuse_norm import FuseNorm
 
 PASSES: dict[str, type[Pass]] = {
-    step.name: step for step in (Canonicalize, Dce, FuseNorm, FuseGate, FuseEpilogue)
+    step.name: step for step in (Canonicalize, Dce, AbsorbLatent, FuseNorm, FuseGate, FuseEpilogue)
 }
 
 

@@ -1,0 +1,215 @@
+"""Attention over a cache of latents (MLA): keys and values are products of one small vector a position.
+
+Source: DeepSeek-V2, arXiv:2405.04434, section 2.1. The cache holds, for each position, a latent and one
+rotary key that all heads share. Weights: w_k [latent, heads * nope] and w_v [latent, heads * value].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from compiler.ir.graph import TensorType
+from compiler.ops.base import Array, Op, f32
+from compiler.ops.norm import softmax
+
+
+@dataclass(frozen=True, slots=True)
+class _OverLatents(Op):
+    """`queries` new tokens of each sequence over the first `length` positions, of which they are the last.
+
+    Query i sees positions `0 .. length - queries + i`. The latents lie as a cache with one kv head,
+    [batch, 1, context, latent], the rotary keys as [batch, 1, rope, context].
+    """
+
+    batch: int
+    heads: int
+    rope: int
+    length: int
+    scale: float
+    queries: int = 1
+
+    def check_cache(self, latents: TensorType, keys: TensorType, dtype: str) -> None:
+        """Raise CompileError unless the cache fits."""
+        self.expect_rank("latents", latents, "batch 1 context latent")
+        self.expect_rank("keys", keys, "batch 1 rope context")
+        context = latents.shape[2]
+        self.expect("latents", latents, (self.batch, 1, context, latents.shape[3]), dtype)
+        self.expect("keys", keys, (self.batch, 1, self.rope, context), dtype)
+        if not 1 <= self.queries <= self.length <= context:
+            got = f"{self.queries} queries at the end of {self.length}"
+            raise self.reject(f"length: got {got}, want at most the cache's {context} positions")
+
+    def attended(self) -> int:
+        """(query, position) pairs of one head of all sequences."""
+        return self.batch * sum(self.length - self.queries + i + 1 for i in range(self.queries))
+
+    def cache_bytes(self, operand: TensorType, context: int) -> int:
+        """Bytes read of a cache; the newest positions may still be on chip."""
+        return operand.nbytes * (self.length - self.queries) // context
+
+    def softmaxed(self, scores: Array) -> Array:
+        """Weights from scores [batch, heads, queries, length]."""
+        ahead = np.arange(self.length) > np.arange(self.queries)[:, None] + self.length - self.queries
+        return softmax(np.where(ahead, -np.inf, scores * self.scale))
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention(_OverLatents):
+    """Attention with keys `[latents @ w_k | keys]` and values `latents @ w_v` of each head.
+
+    q [t, heads * nope], q_rope [t, heads * rope], t = batch * queries, batch-major -> [t, heads * value].
+    `absorb-latent` turns it into products on the side of the queries and of the result.
+    """
+
+    kind: ClassVar[str] = "latent-attention"
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("q", "q_rope", "latents", "keys", "w_k", "w_v")
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        q, q_rope, latents, keys, w_k, w_v = ins
+        self.check_cache(latents, keys, q.dtype)
+        tokens, latent = self.batch * self.queries, latents.shape[3]
+        for role, w in (("w_k", w_k), ("w_v", w_v)):
+            self.expect_rank(role, w, "latent f")
+            self.expect(role, w, (latent, w.shape[1]), q.dtype)
+            if w.shape[1] % self.heads:
+                raise self.reject(f"{role}: got {w.shape[1]} columns, want a multiple of {self.heads} heads")
+        self.expect("q", q, (tokens, w_k.shape[1]), q.dtype)
+        self.expect("q_rope", q_rope, (tokens, self.heads * self.rope), q.dtype)
+        return (TensorType((tokens, w_v.shape[1]), q.dtype),)
+
+    @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        """The cheaper way: keys and values made for every position, or weights absorbed by the queries."""
+        latent, features = ins[2].shape[3], ins[4].shape[1] + ins[5].shape[1]
+        pairs, tokens = self.attended() * self.heads, self.batch * self.queries
+        made = self.batch * self.length * latent * features + pairs * (features // self.heads + self.rope)
+        absorbed = tokens * latent * features + pairs * (2 * latent + self.rope)
+        return min(made, absorbed)
+
+    @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        context = ins[2].shape[2]
+        return tuple(
+            self.cache_bytes(operand, context) if role in ("latents", "keys") else operand.nbytes
+            for role, operand in zip(self.roles, ins, strict=True)
+        )
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        q, q_rope, latents, keys, w_k, w_v = (f32(a) for a in ins)
+        shape = (self.batch, self.queries, self.heads, -1)
+        c, r = latents[:, 0, : self.length], keys[:, 0, :, : self.length]
+        k, v = ((c @ w).reshape(self.batch, self.length, self.heads, -1) for w in (w_k, w_v))
+        scores = np.einsum("bqhd,blhd->bhql", q.reshape(shape), k)
+        scores = scores + np.einsum("bqhd,bdl->bhql", q_rope.reshape(shape), r)
+        y = np.einsum("bhql,blhd->bqhd", self.softmaxed(scores), v)
+        return (f32(y).reshape(q.shape[0], -1),)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDecode(_OverLatents):
+    """The same with queries in the space of the latents: `softmax(scale * (q c + q_rope r)) c` for each head.
+
+    q [t, heads * latent], q_rope [t, heads * rope] -> [t, heads * latent]. Values are the latents
+    themselves, so that each is read once.
+    """
+
+    kind: ClassVar[str] = "latent-decode"
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("q", "q_rope", "latents", "keys")
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        q, q_rope, latents, keys = ins
+        self.check_cache(latents, keys, q.dtype)
+        tokens = self.batch * self.queries
+        self.expect("q", q, (tokens, self.heads * latents.shape[3]), q.dtype)
+        self.expect("q_rope", q_rope, (tokens, self.heads * self.rope), q.dtype)
+        return (q,)
+
+    @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        return self.attended() * self.heads * (2 * ins[2].shape[3] + self.rope)
+
+    @override
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Positions that a query must not see yet are masked."""
+        pairs = self.batch * self.queries * self.length
+        return pairs * self.heads * (2 * ins[2].shape[3] + self.rope)
+
+    @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        context = ins[2].shape[2]
+        return (ins[0].nbytes, ins[1].nbytes, *(self.cache_bytes(part, context) for part in ins[2:]))
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        q, q_rope, latents, keys = (f32(a) for a in ins)
+        shape = (self.batch, self.queries, self.heads, -1)
+        c, r = latents[:, 0, : self.length], keys[:, 0, :, : self.length]
+        scores = np.einsum("bqhd,bld->bhql", q.reshape(shape), c)
+        scores = scores + np.einsum("bqhd,bdl->bhql", q_rope.reshape(shape), r)
+        y = np.einsum("bhql,bld->bqhd", self.softmaxed(scores), c)
+        return (f32(y).reshape(q.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLinear(Op):
+    """A linear layer a head: `y[:, h] = x[:, h] @ w[:, h]`.
+
+    x [t, heads * k], w [k, heads * n] -> [t, heads * n]. Turned: w is [n, heads * k] and its parts
+    are transposed.
+    """
+
+    kind: ClassVar[str] = "head-linear"
+    heads: int
+    turned: bool = False
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("x", "w")
+
+    def extents(self, ins: tuple[TensorType, ...]) -> tuple[int, int]:
+        """(k, n) of one head."""
+        rows, columns = ins[1].shape[0], ins[1].shape[1] // self.heads
+        return (columns, rows) if self.turned else (rows, columns)
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        x, w = ins
+        self.expect_rank("x", x, "t f")
+        self.expect_rank("w", w, "a b")
+        if self.heads < 1 or w.shape[1] % self.heads:
+            raise self.reject(f"w: got {w.shape[1]} columns, want a multiple of {self.heads} heads")
+        k, n = self.extents(ins)
+        self.expect("x", x, (x.shape[0], self.heads * k), x.dtype)
+        self.expect("w", w, w.shape, x.dtype)
+        return (TensorType((x.shape[0], self.heads * n), x.dtype),)
+
+    @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        return ins[0].shape[0] * ins[1].elements
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        x, w = f32(ins[0]), f32(ins[1])
+        parts = x.reshape(x.shape[0], self.heads, -1)
+        split = w.reshape(w.shape[0], self.heads, -1)
+        y = np.einsum("thk,nhk->thn" if self.turned else "thk,khn->thn", parts, split)
+        return (f32(y).reshape(x.shape[0], -1),)

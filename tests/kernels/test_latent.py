@@ -1,0 +1,93 @@
+"""Attention over latents: absorbed it computes the same, the program agrees, and each latent is read once."""
+
+import numpy as np
+import pytest
+
+from arch_configs import load_arch
+from compiler import CompileOptions, compile_graph, optimise
+from compiler.ir.interpret import run_graph
+from compiler.ir.reference import random_feeds
+from compiler.ops import HeadLinear, LatentAttention, LatentDecode
+from tests.kernels.conftest import agrees, one_op
+from tests.kernels.test_moe import bytes_read
+
+ARCHS = ("trn1", "trn2", "tpu-v5e", "edge-npu")
+
+
+def attention(batch, heads, nope, rope, latent, value, length, context, queries=1, dtype="bf16"):
+    op = LatentAttention(batch, heads, rope, length, (nope + rope) ** -0.5, queries)
+    t = batch * queries
+    return one_op(
+        op, ((t, heads * nope), "input"), ((t, heads * rope), "input"),
+        ((batch, 1, context, latent), "state"), ((batch, 1, rope, context), "state"),
+        ((latent, heads * nope), "weight"), ((latent, heads * value), "weight"), dtype=dtype,
+    )  # fmt: skip
+
+
+CASES = {
+    "one": (1, 4, 32, 16, 64, 32, 50, 50),
+    "some": (3, 6, 16, 8, 48, 24, 130, 150),
+    "long": (2, 4, 32, 16, 128, 32, 700, 700),
+    "many heads": (1, 130, 16, 16, 64, 16, 40, 40),
+    "verify": (2, 4, 32, 16, 64, 32, 50, 64, 3),
+    "verify across tiles": (1, 4, 32, 16, 64, 32, 129, 140, 4),
+    "verify of all": (1, 3, 16, 8, 32, 16, 3, 8, 3),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("case", CASES)
+def test_attention_over_latents(case, arch):
+    assert agrees(attention(*CASES[case]), load_arch(arch))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_absorbed_is_the_same(case):
+    graph = attention(*CASES[case], dtype="fp32")
+    absorbed = optimise(graph, load_arch("trn2"), CompileOptions())
+    assert [node.op.kind for node, _ in absorbed.walk()] == ["head-linear", "latent-decode", "head-linear"]
+    feeds = random_feeds(graph)
+    want, got = (run_graph(g, feeds, round_storage=False)["y"] for g in (graph, absorbed))
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("t", "heads", "k", "n"), [(3, 5, 24, 40), (600, 2, 130, 16), (7, 3, 128, 256)])
+def test_a_linear_layer_a_head(t, heads, k, n, turned):
+    weight = (n, heads * k) if turned else (k, heads * n)
+    graph = one_op(HeadLinear(heads, turned), ((t, heads * k), "input"), (weight, "weight"))
+    for arch in ARCHS:
+        assert agrees(graph, load_arch(arch))
+    feeds = random_feeds(graph)
+    x, w = (feeds[name].astype(np.float32) for name in ("v0", "v1"))
+    y = run_graph(graph, feeds, round_storage=False)["y"]
+    for h in range(heads):
+        part = w[:, h * k : (h + 1) * k].T if turned else w[:, h * n : (h + 1) * n]
+        np.testing.assert_allclose(
+            y[:, h * n : (h + 1) * n], x[:, h * k : (h + 1) * k] @ part, rtol=2e-3, atol=2e-3
+        )
+
+
+def test_each_latent_is_read_once():
+    graph = attention(2, 16, 128, 64, 512, 128, 1000, 1024)
+    program = compile_graph(graph, load_arch("trn2"))
+    assert bytes_read(program, "v2") == 2 * 1000 * 512 * 2
+    assert bytes_read(program, "v3") == 2 * 1000 * 64 * 2
+
+
+def test_products_are_those_of_the_cheaper_way():
+    """DeepSeek-V3, one token after 4,096: 128 heads over 512 + 64, and values of 512."""
+    graph = attention(1, 128, 128, 64, 512, 128, 4096, 4096)
+    assert graph.macs == 512 * 128 * 256 + 128 * 4096 * (2 * 512 + 64)
+    absorbed = optimise(graph, load_arch("trn2"), CompileOptions())
+    assert absorbed.macs == graph.macs
+    short = attention(1, 2, 16, 16, 64, 16, 1, 1)
+    assert short.macs == 64 * 2 * 32 + 2 * (32 + 16)
+
+
+def test_latent_decode_sees_what_each_query_may():
+    op = LatentDecode(1, 1, 1, 3, 1.0, 2)
+    q, zero = np.zeros((2, 2), np.float32), np.zeros((2, 1), np.float32)
+    latents = np.array([[[[3, 0], [6, 0], [9, 6]]]], np.float32)
+    (y,) = op.reference(q, zero, latents, np.zeros((1, 1, 1, 3), np.float32))
+    np.testing.assert_allclose(y, [[4.5, 0], [6, 2]])
