@@ -13,6 +13,7 @@ from compiler.isa import Program
 from compiler.lowering import Lowered, lower
 from compiler.options import EASED, CompileOptions
 from compiler.passes import parse_pass, run_pipeline
+from compiler.relayout import with_relayouts
 from compiler.sync import plan_sync
 from compiler.user_kernel import compile_kernel
 
@@ -59,8 +60,9 @@ def compile_graph(
 
 
 def optimise(graph: Graph, arch: ArchSpec, options: CompileOptions) -> Graph:
-    """The graph after the passes that `options` names."""
-    return run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
+    """The graph after the passes that `options` names, with relayouts where ops want a value differently."""
+    graph = run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
+    return with_relayouts(graph, arch)
 
 
 def tile_graph(

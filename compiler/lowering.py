@@ -17,7 +17,9 @@ from compiler.kernels import KERNELS
 from compiler.kernels.site import Port, Site
 from compiler.layouts import assign_layouts
 from compiler.ops.conv import Conv2d
+from compiler.ops.tensor import Reshape
 from compiler.options import CompileOptions
+from compiler.tensor import reshaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,9 @@ class _Lowering:
         for node, _ in graph.walk():
             for name in node.inputs:
                 self.uses[name] = self.uses.get(name, 0) + 1
+        carries = [c for region in graph.nodes if isinstance(region, Repeat) for c in region.carries]
+        self.shared = set(graph.outputs)  # values whose buffer is also that of others, or is read at the end
+        self.shared.update(name for c in carries for name in (c.init, c.inner, c.final, c.result))
 
     def run(self) -> None:
         for value in self.graph.values:
@@ -161,6 +166,10 @@ class _Lowering:
         self.b.dma(dst[:], src[:], "aux")
 
     def _node(self, node: Node, layer: Affine) -> None:
+        if self._is_view(node):
+            shape = node.outputs[0], self.values[node.outputs[0]].type.shape
+            self.tensors[shape[0]] = reshaped(self.tensors[node.inputs[0]], shape[1])
+            return
         for name in node.outputs:
             if name not in self.tensors:
                 self.tensors[name] = self._dram(self.values[name])
@@ -178,6 +187,14 @@ class _Lowering:
             KERNELS[node.op.kind].build(self.b, site)
         except Infeasible as misfit:  # go on: the fix must be enough for all ops
             self.misfits.append(Infeasible(misfit.shortfall, (node.name,)))
+
+    def _is_view(self, node: Node) -> bool:
+        """Whether the result may be the bytes of the operand: they stay as they are as long as it is read."""
+        if not isinstance(node.op, Reshape):
+            return False
+        names = (*node.inputs, *node.outputs)
+        is_own = all(self.values[name].kind == "activation" and name not in self.shared for name in names)
+        return is_own and node.outputs[0] not in self.tensors
 
     def _port(self, name: str) -> Port:
         return Port(self.tensors[name], self.values[name].type, self.layouts[name])

@@ -93,6 +93,10 @@ class Tensor:
         del strides[axis]
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
+    def with_strides(self, strides: tuple[int, ...]) -> Tensor:
+        """The same shape with other distances between elements."""
+        return replace(self, strides=strides)
+
     def repeat(self, axis: int, size: int) -> Tensor:
         """A new axis of `size` in front of `axis` that repeats the elements."""
         shape, strides = list(self.shape), list(self.strides)
@@ -117,6 +121,11 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(stride)
         stride *= size
     return tuple(strides[::-1])
+
+
+def reshaped(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A dense DRAM tensor under another shape of as many elements."""
+    return replace(tensor, shape=tuple(shape), strides=row_major(shape))
 
 
 def rows_of(access: Access, first: int, count: int) -> Access:

@@ -10,11 +10,23 @@ from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
+from compiler.kernels.general import plain_wants
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
+from compiler.kernels.views import plain, pointwise, spread_to
 from compiler.kernels.wants import Anything, Fixed, Kernel, Same, Want
-from compiler.ops.elementwise import Binary, Unary
+from compiler.ops.base import Op
+from compiler.ops.elementwise import Binary, Opaque, Scalar, Unary, repeats_rows
 
+COMMUTES = ("add", "mul", "max", "min", "equal", "not_equal")
+SWAPPED = {  # `value func x` as `x func' value`
+    "sub": "rsub",
+    "div": "rdiv",
+    "less": "greater",
+    "greater": "less",
+    "less_equal": "greater_equal",
+    "greater_equal": "less_equal",
+}
 SHORT = 64  # columns up to which one instruction over many blocks beats one a block; assumed
 
 
@@ -23,16 +35,22 @@ def _unary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) ->
 
 
 def _binary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """A vector lies as it is; anything else as the left operand."""
+    """A vector lies as it is; anything else as the left operand, or row-major where it is broadcast."""
     lhs, rhs = (types[name].shape for name in node.inputs)
+    if _is_general(lhs, rhs):
+        return plain_wants(node, types, arch)
     is_vector = len(rhs) == 1 and len(lhs) > 1
     return (Anything(), Fixed(ROW_MAJOR) if is_vector else Same(0), Same(0))
 
 
+def _is_general(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
+    """Whether anything but a vector or a block of rows is broadcast."""
+    return not (lhs == rhs or repeats_rows(lhs, rhs) or (len(lhs) == 2 and rhs == lhs[1:]))
+
+
 def unary(b: Builder, site: Site) -> None:
-    """Lower `Unary`."""
-    op, x, out = site.op, site.inputs[0], site.outputs[0]
-    assert isinstance(op, Unary)
+    """Lower `Unary`, `Scalar`, `Cast` and `Opaque`."""
+    x, out = site.inputs[0], site.outputs[0]
     for source, target in _strip_pairs(site, (x, out)):
         size = dtype_bytes(x.type.dtype) + dtype_bytes(out.type.dtype)
         for t in b.tiles(source.length, strip_block(site, source.length, size), "e"):
@@ -44,15 +62,43 @@ def unary(b: Builder, site: Site) -> None:
                 name="y",
             )
             b.dma(tile[:], source(t.start, t.size), "input")
-            b.activate(y[:], tile[:], op.func)
+            _apply(b, site.op, y, tile)
             with b.stage(1):
                 b.dma(target(t.start, t.size), y[:], "output")
+
+
+def _apply(b: Builder, op: Op, y: Tensor, x: Tensor) -> None:
+    """The instructions of one tile."""
+    if isinstance(op, Unary):
+        b.activate(y[:], x[:], op.func)
+    elif isinstance(op, Scalar):
+        _apply_scalar(b, op, y, x)
+    elif isinstance(op, Opaque):
+        for _ in range(op.flops_per_element):
+            b.activate(y[:], x[:], "identity")
+    else:
+        b.copy(y[:], x[:])
+
+
+def _apply_scalar(b: Builder, op: Scalar, y: Tensor, x: Tensor) -> None:
+    if not op.swapped or op.func in COMMUTES:
+        b.tensor_scalar(y[:], x[:], op.func, op.value)
+    elif op.func in SWAPPED:
+        b.tensor_scalar(y[:], x[:], SWAPPED[op.func], op.value)
+    else:  # no instruction takes its operands the other way round
+        left = b.scratch(x.shape, x.dtype, name="value")
+        b.memset(left[:], op.value)
+        b.tensor_tensor(y[:], left[:], x[:], op.func)
 
 
 def binary(b: Builder, site: Site) -> None:
     """Lower `Binary`."""
     lhs, rhs = site.inputs
-    if lhs.type.shape == rhs.type.shape:
+    if _is_general(lhs.type.shape, rhs.type.shape):
+        out = plain(site.outputs[0])
+        ins = [spread_to(plain(port), out.shape) for port in site.inputs]
+        pointwise(b, site, out, ins, lambda y, t: b.tensor_tensor(y, t[0], t[1], _func(site)))
+    elif lhs.type.shape == rhs.type.shape:
         _alike(b, site)
     elif lhs.block:
         _by_features(b, site)

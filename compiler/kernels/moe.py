@@ -12,7 +12,8 @@ from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Site
 from compiler.kernels.strips import LONG_RUN, blocked, tile_counts
-from compiler.kernels.transpose import check_rows, columns_at_once, gather_features, rows_at_once
+from compiler.kernels.transpose import check_rows, gather_features
+from compiler.kernels.turn import columns_at_once, rows_at_once
 from compiler.kernels.wants import Features, Fixed, Kernel, Want
 from compiler.ops.moe import Combine, Route
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
-from compiler.kernels.site import Site
+from compiler.isa import Affine
+from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import strip_block
+from compiler.kernels.views import plain
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.norm import Reduce
 
@@ -23,6 +27,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
 
 def softmax(b: Builder, site: Site) -> None:
     """Lower `Softmax`: rows that fit are read once, longer ones twice."""
+    site = _as_rows(site)
     x = site.inputs[0]
     rows, columns = x.type.shape
     size = 2 * dtype_bytes(x.type.dtype) + 4
@@ -32,6 +37,16 @@ def softmax(b: Builder, site: Site) -> None:
             _whole_rows(b, site, r)
         else:
             _long_rows(b, site, r, strip_block(site, columns, size, 1024))
+
+
+def _as_rows(site: Site) -> Site:
+    """The same op on [rows, last axis]."""
+
+    def flat(port: Port) -> Port:
+        shape = (port.type.elements // port.type.shape[-1], port.type.shape[-1])
+        return Port(plain(port, shape), TensorType(shape, port.type.dtype), port.layout)
+
+    return replace(site, inputs=tuple(map(flat, site.inputs)), outputs=tuple(map(flat, site.outputs)))
 
 
 def _load(b: Builder, site: Site, r: Range, c: Range) -> Tensor:
@@ -94,30 +109,74 @@ def _long_rows(b: Builder, site: Site, r: Range, block: int) -> None:
         _scale_and_store(b, site, e, total, r, c)
 
 
-def reduce_rows(b: Builder, site: Site) -> None:
-    """Lower `Reduce`: piece by piece, into a running result."""
+def reduce(b: Builder, site: Site) -> None:
+    """Lower `Reduce`: piece by piece, into a running result.
+
+    x is seen as [a, r, c] with `r` reduced; `a` is on partitions, or a part of `c` if that is longer.
+    """
     op, x, out = site.op, site.inputs[0], site.outputs[0]
     assert isinstance(op, Reduce)
-    rows, columns = x.type.shape
-    operation, start = ("max", LOWEST) if op.func == "max" else ("add", 0.0)
-    block = strip_block(site, columns, dtype_bytes(x.type.dtype), 1024)
-    for r in b.tiles(rows, min(rows, site.arch.partitions(site.arch.scratchpad)), "r"):
-        total = _column(b, site, r, "total")
-        if block < columns:
+    first, last = op.axes[0], op.axes[-1] + 1
+    sizes = tuple(
+        prod(part) for part in (x.type.shape[:first], x.type.shape[first:last], x.type.shape[last:])
+    )
+    limit = site.arch.partitions(site.arch.scratchpad)
+    source, target = plain(x, sizes), plain(out, (sizes[0], 1, sizes[2]))
+    cut = max(d for d in range(1, limit + 1) if sizes[2] % d == 0)
+    if cut > min(sizes[0], limit):
+        for a in b.tiles(sizes[0], 1, "a"):
+            inner = (_rows_of_columns(t, a.start, cut) for t in (source, target))
+            _Reduction(b, site, op.func, sizes[1], *inner).run()
+    else:
+        _Reduction(b, site, op.func, sizes[1], source, target).run()
+
+
+def _rows_of_columns(tensor: Tensor, a: Affine, cut: int) -> Tensor:
+    """[a, r, c] at one `a` as [part of c, r, rest of c]."""
+    return tensor.pick(0, a).split(1, tensor.shape[2] // cut).permute(1, 0, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """[p, r, c] to [p, 1, c] in DRAM, `p` on partitions."""
+
+    b: Builder
+    site: Site
+    func: str
+    count: int
+    source: Tensor
+    target: Tensor
+
+    def run(self) -> None:
+        """Blocks of c outside, pieces of r inside."""
+        b, site = self.b, self.site
+        rows, count, columns = self.source.shape
+        item = dtype_bytes(self.source.dtype)
+        c_block = strip_block(site, columns, item + 8, 1024)
+        r_block = max(1, min(count, strip_block(site, c_block * count, item, 1024) // c_block))
+        for p in b.tiles(rows, min(rows, site.arch.partitions(site.arch.scratchpad)), "r"):
+            for c in b.tiles(columns, c_block, "c"):
+                self._block(p, c, r_block)
+
+    def _block(self, p: Range, c: Range, r_block: int) -> None:
+        b, slots = self.b, self.site.slots
+        operation, start = {"max": ("max", LOWEST), "min": ("min", -LOWEST)}.get(self.func, ("add", 0.0))
+        total = b.scratch((p.size, c.size), "fp32", slots=slots, name="total")
+        several = r_block < self.count
+        if several:
             b.memset(total[:], start)
-        for c in b.tiles(columns, block, "c"):
-            tile = _load(b, site, r, c)
-            if block >= columns:
-                b.reduce(total[:], tile[:], operation)
-                continue
-            part = _column(b, site, r, "part")
-            b.reduce(part[:], tile[:], operation)
-            b.tensor_tensor(total[:], total[:], part[:], operation)
-        y = b.scratch((r.size, 1), out.type.dtype, slots=site.slots, name="y")
-        b.tensor_scalar(y[:], total[:], "multiply", 1.0 / columns if op.func == "mean" else 1.0)
+        for r in b.tiles(self.count, r_block, "k"):
+            tile = b.scratch((p.size, r.size, c.size), self.source.dtype, slots=slots, name="x")
+            b.dma(tile[:], self.source[(p.start, p.size), (r.start, r.size), (c.start, c.size)], "input")
+            part = b.scratch((p.size, c.size), "fp32", slots=slots, name="part") if several else total
+            b.reduce(part[:], tile.permute(0, 2, 1)[:], operation)
+            if several:
+                b.tensor_tensor(total[:], total[:], part[:], operation)
+        y = b.scratch((p.size, 1, c.size), self.target.dtype, slots=slots, name="y")
+        b.tensor_scalar(y[:, 0], total[:], "multiply", 1.0 / self.count if self.func == "mean" else 1.0)
         with b.stage(1):
-            b.dma(out.tensor[(r.start, r.size), :], y[:], "output")
+            b.dma(self.target[(p.start, p.size), :, (c.start, c.size)], y[:], "output")
 
 
 SOFTMAX = Kernel(_wants, softmax)
-REDUCE = Kernel(_wants, reduce_rows)
+REDUCE = Kernel(_wants, reduce)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arch_configs.spec import ArchSpec
-from compiler.builder import Builder, Range, Tensor
+from compiler.builder import Builder, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import LONG_RUN, blocked, tile_counts
+from compiler.kernels.strips import blocked, tile_counts
+from compiler.kernels.turn import rows_at_once, turn_plane
 from compiler.kernels.wants import Features, Fixed, Kernel, Want
 
 _PLAIN = Fixed(ROW_MAJOR)
@@ -25,52 +26,9 @@ def _embedding_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec
     return (_PLAIN, _PLAIN, Features())
 
 
-def rows_at_once(site: Site, dtype: str) -> int:
-    """Rows the array transposes at once; 0 if it cannot take the type."""
-    arch = site.arch
-    if dtype not in arch.array.passes:
-        return 0
-    bank = arch.bank_bytes(arch.accumulator) // dtype_bytes(dtype)
-    return min(arch.array.rows, arch.array.moving_max, bank, arch.partitions(arch.scratchpad))
-
-
-def columns_at_once(site: Site) -> int:
-    """Columns the array transposes at once: they become partitions."""
-    arch = site.arch
-    return min(arch.array.cols, arch.partitions(arch.accumulator), arch.partitions(arch.scratchpad))
-
-
-def _turn(b: Builder, site: Site, dst: Tensor, src: Tensor, rows: int, first: int, out: Range) -> None:
-    """`dst[:, out] = src[rows, columns from first]^T` through the accumulators, without changing the type."""
-    turned = b.accumulator((dst.shape[0], rows), dtype=src.dtype, slots=site.slots, name="turned")
-    b.transpose(turned[:], src[(0, rows), (first, dst.shape[0])])
-    b.copy(dst[:, (out.start, out.size)], turned[:])
-
-
 def transpose2d(b: Builder, site: Site) -> None:
-    """Lower `Transpose2d`: strips of rows in, strips of columns out."""
-    x, out = site.inputs[0], site.outputs[0]
-    rows, columns = x.type.shape
-    step = rows_at_once(site, x.type.dtype)
-    if not step:  # the array does not take the type: element by element, slow but right
-        b.dma(out.tensor[:], x.tensor.permute(1, 0)[:], "aux")
-        return
-    size, slots = dtype_bytes(x.type.dtype), site.slots
-    room = site.room // slots - 256
-    wide = columns_at_once(site)
-    at_once = max(1, min(-(-rows // step), LONG_RUN // (step * size), room // ((step + wide) * size)))
-    for r in b.tiles(rows, min(rows, step * at_once), "r"):
-        pieces = tile_counts(r.size, step)
-        for c in b.tiles(columns, min(columns, wide), "c"):
-            y = b.scratch((c.size, r.size), out.type.dtype, slots=slots, name="y")
-            for first, count, height in pieces:
-                for t in b.tiles(count, 1, "t"):
-                    at = t.start * step + first * step
-                    tile = b.scratch((height, c.size), x.type.dtype, slots=slots, name="x")
-                    b.dma(tile[:], x.tensor[(r.start + at, height), (c.start, c.size)], "input")
-                    _turn(b, site, y, tile, height, 0, Range(at, height, at))
-            with b.stage(1):
-                b.dma(out.tensor[(c.start, c.size), (r.start, r.size)], y[:], "output")
+    """Lower `Transpose2d`."""
+    turn_plane(b, site, site.outputs[0].tensor, site.inputs[0].tensor)
 
 
 def embedding(b: Builder, site: Site) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
-from compiler.ops.elementwise import Binary, Unary
+from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
 from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode
 from compiler.ops.matmul import Linear
 from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
+from compiler.ops.tensor import BatchMatmul, Concat, Expand, Pad, Permute, Relayout, Reshape, Slice
 
 OPS: dict[str, type[Op]] = {
     op.kind: op
@@ -45,6 +46,18 @@ OPS: dict[str, type[Op]] = {
         LatentAttention,
         LatentDecode,
         HeadLinear,
+        Scalar,
+        Cast,
+        Select,
+        Opaque,
+        Reshape,
+        Permute,
+        Slice,
+        Expand,
+        Pad,
+        Concat,
+        Relayout,
+        BatchMatmul,
     )
 }
 
@@ -52,14 +65,18 @@ __all__ = [
     "OPS",
     "AssembleTokens",
     "Attention",
+    "BatchMatmul",
     "Binary",
+    "Cast",
     "CausalConv1d",
     "Combine",
+    "Concat",
     "Conv2d",
     "ConvStep",
     "DecodeAttention",
     "Dispatch",
     "Embedding",
+    "Expand",
     "GlobalAvgPool",
     "GroupedLinear",
     "HeadLinear",
@@ -69,11 +86,19 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Op",
+    "Opaque",
+    "Pad",
+    "Permute",
     "Pool2d",
     "Reduce",
+    "Relayout",
+    "Reshape",
     "RmsNorm",
     "Rope",
     "Route",
+    "Scalar",
+    "Select",
+    "Slice",
     "Softmax",
     "SsdScan",
     "SsdStep",

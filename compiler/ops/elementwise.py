@@ -48,6 +48,13 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "reciprocal": lambda x: 1.0 / x,
     "abs": np.abs,
+    "negate": np.negative,
+    "cos": np.cos,
+    "sin": np.sin,
+    "log": np.log,
+    "erf": _erf,
+    "sign": np.sign,
+    "softplus": lambda x: np.logaddexp(0.0, x),
 }
 OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
@@ -55,7 +62,17 @@ OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "mul": np.multiply,
     "max": np.maximum,
     "div": np.divide,
+    "min": np.minimum,
+    "pow": np.power,
+    "mod": np.mod,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
 }
+"""Comparisons give 1 or 0 in the dtype of the operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +95,98 @@ class Unary(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Op):
-    """`y = lhs func rhs`; rhs has the shape of lhs, or is [f], or [r, f] with t % r == 0 for lhs [t, f].
+class Scalar(Op):
+    """`y = x func value`, or `value func x` if swapped; any shape."""
 
-    A vector is broadcast over the rows; [r, f] is repeated down the rows.
+    kind: ClassVar[str] = "scalar"
+    func: str
+    value: float
+    swapped: bool = False
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        if self.func not in OPERATIONS:
+            raise self.reject(f"func: got {self.func!r}, want one of: {', '.join(OPERATIONS)}")
+        return ins
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        x, value = f32(ins[0]), f32(np.asarray(self.value))
+        return (f32(OPERATIONS[self.func](value, x) if self.swapped else OPERATIONS[self.func](x, value)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Op):
+    """`x` in another element type: floats round to nearest even, integers round and saturate."""
+
+    kind: ClassVar[str] = "cast"
+    dtype: str
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        return (TensorType(ins[0].shape, self.dtype),)
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        return (f32(ins[0]),)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Op):
+    """`y = lhs where cond is not 0, else rhs`; all three broadcast to one shape."""
+
+    kind: ClassVar[str] = "select"
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("cond", "lhs", "rhs")
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        shape = _broadcast(self, *(t.shape for t in ins))
+        self.expect("rhs", ins[2], ins[2].shape, ins[1].dtype)
+        return (TensorType(shape, ins[1].dtype),)
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        return (f32(np.where(ins[0] != 0, ins[1], ins[2])),)
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque(Op):
+    """A function of each element that we do not know, declared as such: it costs `flops_per_element`.
+
+    Its reference is the identity. Graphs that hold one say so in their records.
+    """
+
+    kind: ClassVar[str] = "opaque"
+    name: str
+    flops_per_element: int = 1
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        return ins
+
+    @override
+    def flops(self, ins: tuple[TensorType, ...]) -> int:
+        """As declared."""
+        return ins[0].elements * self.flops_per_element
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        return (f32(ins[0]),)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Op):
+    """`y = lhs func rhs`, broadcast as numpy does; a rhs [r, f] is repeated down the rows of lhs [t, f].
+
+    That needs t % r == 0.
     """
 
     kind: ClassVar[str] = "binary"
@@ -98,26 +203,30 @@ class Binary(Op):
         if self.func not in OPERATIONS:
             raise self.reject(f"func: got {self.func!r}, want one of: {', '.join(OPERATIONS)}")
         lhs, rhs = ins
-        if not _broadcasts(lhs.shape, rhs.shape):
-            raise self.reject(
-                f"rhs: got shape {list(rhs.shape)}, want {list(lhs.shape)}, its last axis, "
-                "or rows that divide its rows"
-            )
         self.expect("rhs", rhs, rhs.shape, lhs.dtype)
-        return (lhs,)
+        if repeats_rows(lhs.shape, rhs.shape):
+            return (lhs,)
+        return (TensorType(_broadcast(self, lhs.shape, rhs.shape), lhs.dtype),)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         lhs, rhs = f32(ins[0]), f32(ins[1])
-        if rhs.ndim == lhs.ndim == 2 and rhs.shape[0] != lhs.shape[0]:
+        if repeats_rows(lhs.shape, rhs.shape):
             rhs = np.tile(rhs, (lhs.shape[0] // rhs.shape[0], 1))
         return (f32(OPERATIONS[self.func](lhs, rhs)),)
 
 
-def _broadcasts(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
-    """Whether `rhs` may stand beside `lhs` in a Binary."""
-    if lhs == rhs:
-        return True
-    if len(lhs) != 2:
+def repeats_rows(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
+    """Whether `rhs` is a block of rows that is repeated down those of `lhs`."""
+    if len(lhs) != 2 or len(rhs) != 2 or lhs[1] != rhs[1] or rhs[0] < 1:
         return False
-    return rhs == lhs[1:] or (len(rhs) == 2 and rhs[1] == lhs[1] and lhs[0] % rhs[0] == 0)
+    return rhs[0] != lhs[0] and lhs[0] % rhs[0] == 0
+
+
+def _broadcast(op: Op, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that all broadcast to; raises CompileError if there is none."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        got = " and ".join(str(list(shape)) for shape in shapes)
+        raise op.reject(f"got shapes {got}, want ones that broadcast") from error

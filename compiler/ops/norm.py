@@ -89,14 +89,13 @@ def softmax(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Softmax(Op):
-    """Softmax over each row of [t, f]."""
+    """Softmax over the last axis."""
 
     kind: ClassVar[str] = "softmax"
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
-        self.expect_rank("x", ins[0], "t f")
         return ins
 
     @override
@@ -104,23 +103,29 @@ class Softmax(Op):
         return (softmax(f32(ins[0])),)
 
 
-REDUCTIONS = ("add", "max", "mean")
+REDUCTIONS = ("add", "max", "min", "mean")
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Op):
-    """[t, f] -> [t, 1]: the sum, maximum or mean of each row."""
+    """The sum, maximum, minimum or mean over neighbouring `axes`; each stays with size 1."""
 
     kind: ClassVar[str] = "reduce"
     func: str
+    axes: tuple[int, ...] = (1,)
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
         if self.func not in REDUCTIONS:
             raise self.reject(f"func: got {self.func!r}, want one of: {', '.join(REDUCTIONS)}")
-        self.expect_rank("x", ins[0], "t f")
-        return (TensorType((ins[0].shape[0], 1), ins[0].dtype),)
+        x = ins[0]
+        if not self.axes or self.axes != tuple(range(self.axes[0], self.axes[0] + len(self.axes))):
+            raise self.reject(f"axes: got {list(self.axes)}, want neighbours from small to large")
+        if not 0 <= self.axes[0] <= self.axes[-1] < len(x.shape):
+            raise self.reject(f"axes: got {list(self.axes)}, want axes of {list(x.shape)}")
+        shape = tuple(1 if i in self.axes else size for i, size in enumerate(x.shape))
+        return (TensorType(shape, x.dtype),)
 
     @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:
@@ -130,7 +135,7 @@ class Reduce(Op):
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         x = f32(ins[0])
-        if self.func == "max":
-            return (x.max(axis=-1, keepdims=True),)
-        total = x.sum(axis=-1, keepdims=True, dtype=np.float32)
-        return (total / x.shape[-1] if self.func == "mean" else total,)
+        if self.func in ("max", "min"):
+            return (getattr(x, self.func)(axis=self.axes, keepdims=True),)
+        total = x.sum(axis=self.axes, keepdims=True, dtype=np.float32)
+        return (f32(total / (x.size // total.size)) if self.func == "mean" else total,)

@@ -54,7 +54,6 @@ def close(got, want):
 def test_registry_knows_ops_by_kind():
     assert all(op.kind == kind for kind, op in OPS.items())
     assert OPS["linear"] is Linear
-    assert len(OPS) == 29
 
 
 SCALAR_FUNCTIONS = {

@@ -1,0 +1,101 @@
+"""General ops: moves of any tensor, and functions of elements that are broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Builder
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR
+from compiler.isa import Access
+from compiler.kernels.site import Site
+from compiler.kernels.views import copy_view, layout_pairs, plain, pointwise, spread_to
+from compiler.kernels.wants import Anything, Fixed, Kernel, Want
+from compiler.ops.elementwise import Select
+from compiler.ops.tensor import Concat, Expand, Pad, Permute, Reshape, Slice
+
+_PLAIN = Fixed(ROW_MAJOR)
+
+
+def plain_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    """Everything row-major."""
+    return (_PLAIN,) * (len(node.inputs) + len(node.outputs))
+
+
+def _any_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Anything(), Anything())
+
+
+def move(b: Builder, site: Site) -> None:
+    """Lower an op whose result is a strided view of its operand."""
+    op, x, out = site.op, site.inputs[0], plain(site.outputs[0])
+    view = plain(x)
+    if isinstance(op, Reshape):
+        view = plain(x, op.shape)
+    elif isinstance(op, Permute):
+        view = view.permute(*op.order)
+    elif isinstance(op, Slice):
+        for axis, part in enumerate(op.slices):
+            view = view.part(axis, part.start, out.shape[axis])
+        steps = op.steps or (1,) * len(op.starts)
+        view = view.with_strides(tuple(s * step for s, step in zip(view.strides, steps, strict=True)))
+    elif isinstance(op, Expand):
+        view = spread_to(view, op.shape)
+    copy_view(b, site, out, view)
+
+
+def concat(b: Builder, site: Site) -> None:
+    """Lower `Concat`: each operand to its place."""
+    op, out, at = site.op, plain(site.outputs[0]), 0
+    assert isinstance(op, Concat)
+    for port in site.inputs:
+        size = port.type.shape[op.axis]
+        copy_view(b, site, out.part(op.axis, at, size), plain(port))
+        at += size
+
+
+def pad(b: Builder, site: Site) -> None:
+    """Lower `Pad`: the operand to its place, and slabs of the value around it, axis by axis."""
+    op, x, out = site.op, site.inputs[0], plain(site.outputs[0])
+    assert isinstance(op, Pad)
+    inside = out
+    for axis, (low, high) in enumerate(zip(op.low, op.high, strict=True)):
+        size = x.type.shape[axis]
+        for start, length in ((0, low), (low + size, high)):
+            if length:
+                slab = inside.part(axis, start, length)
+                pointwise(b, site, slab, (), lambda y, _: b.memset(y, op.value))
+        inside = inside.part(axis, low, size)
+    copy_view(b, site, inside, plain(x))
+
+
+def relayout(b: Builder, site: Site) -> None:
+    """Lower `Relayout`: block by block of features."""
+    for source, target in layout_pairs(site.inputs[0], site.outputs[0]):
+        copy_view(b, site, target, source)
+
+
+def select(b: Builder, site: Site) -> None:
+    """Lower `Select` as `rhs + mask * (lhs - rhs)` with a mask of ones and zeros: operands must be finite."""
+    out = plain(site.outputs[0])
+    assert isinstance(site.op, Select)
+
+    def compute(y: Access, ins: Sequence[Access]) -> None:
+        cond, lhs, rhs = ins
+        sizes = (y.partitions, *(size for _, size in y.dims))
+        mask, rest = (b.scratch(sizes, "fp32", slots=site.slots, name=name) for name in ("mask", "rest"))
+        b.tensor_scalar(mask[:], cond, "not_equal", 0.0)
+        b.tensor_scalar(rest[:], mask[:], "multiply", -1.0, "add", 1.0)
+        b.tensor_tensor(mask[:], mask[:], lhs, "multiply")
+        b.tensor_tensor(rest[:], rest[:], rhs, "multiply")
+        b.tensor_tensor(y, mask[:], rest[:], "add")
+
+    pointwise(b, site, out, [spread_to(plain(port), out.shape) for port in site.inputs], compute)
+
+
+MOVE = Kernel(plain_wants, move)
+CONCAT = Kernel(plain_wants, concat)
+PAD = Kernel(plain_wants, pad)
+RELAYOUT = Kernel(_any_wants, relayout)
+SELECT = Kernel(plain_wants, select)
