@@ -70,13 +70,20 @@ SCALAR_FUNCTIONS = {
     "rsqrt": lambda x: x**-0.5,
     "reciprocal": lambda x: 1 / x,
     "abs": abs,
+    "negate": lambda x: -x,
+    "cos": math.cos,
+    "sin": math.sin,
+    "log": math.log,
+    "erf": math.erf,
+    "sign": lambda x: (x > 0) - (x < 0),
+    "softplus": lambda x: math.log1p(math.exp(x)),
 }
 
 
 @pytest.mark.parametrize("func", FUNCTIONS)
 def test_unary_functions(func):
     x = draw(3, 7)
-    if func in ("sqrt", "rsqrt", "reciprocal"):
+    if func in ("sqrt", "rsqrt", "reciprocal", "log"):
         x = np.abs(x) + 0.1
     close(run(Unary(func), x), np.vectorize(SCALAR_FUNCTIONS[func])(x.astype(np.float64)))
 
