@@ -75,7 +75,7 @@ SCALAR_FUNCTIONS = {
     "sin": math.sin,
     "log": math.log,
     "erf": math.erf,
-    "sign": lambda x: (x > 0) - (x < 0),
+    "sign": lambda x: math.copysign(1, x),
     "softplus": lambda x: math.log1p(math.exp(x)),
 }
 
