@@ -157,12 +157,20 @@ class Decoder:
         b, model = self.b, self.model
         ids = b.input("ids", self.batch * self.seq, dtype="int32")
         x = b.op("embed", Embedding(), ids, b.weight("embed.weight", model.vocab, model.hidden))
-        self.tables = [b.table(f"rope.{f}", self.seq, model.head_dim // 2) for f in ("cos", "sin")]
-        x = b.repeat("layer", layers, x, self._layer)
+        self.tables = [b.table(f"rope.{f}", self.seq, self.rope_dim() // 2) for f in ("cos", "sin")]
+        x = self.stack(x, layers)
         if self.seq > 1:
             x = b.op("last", TakeRows(self.seq, -1), x)
         logits = linear(b, "head", rms_norm(b, "norm", x, model.eps), model.vocab)
         return b.build((logits,), self._meta(layers))
+
+    def rope_dim(self) -> int:
+        """Features of a head with rotary positions."""
+        return self.model.head_dim
+
+    def stack(self, x: str, layers: int) -> str:
+        """All layers."""
+        return self.b.repeat("layer", layers, x, self.layer)
 
     def _meta(self, layers: int) -> dict[str, int | float | str]:
         model = self.model
@@ -181,13 +189,19 @@ class Decoder:
             **(self.moe.meta() if self.moe else {}),
         }
 
-    def _layer(self, x: str) -> str:
+    def layer(self, x: str) -> str:
+        """One layer."""
         b, model = self.b, self.model
-        normed = rms_norm(b, "attn_norm", x, model.eps)
-        mixed = linear(b, "o", self._attention(normed), model.hidden, bias=model.out_bias)
-        x = b.op("attn_add", Binary("add"), mixed, x)
+        x = self.mixed(x)
         normed = rms_norm(b, "mlp_norm", x, model.eps)
         return b.op("mlp_add", Binary("add"), self._mlp(normed), x)
+
+    def mixed(self, x: str) -> str:
+        """Attention, and the residual around it."""
+        b, model = self.b, self.model
+        normed = rms_norm(b, "attn_norm", x, model.eps)
+        mixed = linear(b, "o", self.attention(normed), model.hidden, bias=model.out_bias)
+        return b.op("attn_add", Binary("add"), mixed, x)
 
     def _mlp(self, x: str) -> str:
         model = self.model
@@ -195,7 +209,8 @@ class Decoder:
             return self.moe(x, model.activation)
         return gated_mlp(self.b, x, model.intermediate, model.activation, bias=model.mlp_bias)
 
-    def _attention(self, x: str) -> str:
+    def attention(self, x: str) -> str:
+        """Queries, keys and values of `x`, and attention."""
         b, model, batch = self.b, self.model, self.batch
         q = self._turned("q", x, model.heads)
         k = self._turned("k", x, model.kv_heads)

@@ -1,8 +1,8 @@
 """Attention over a cache of latents, and the linear layers a head around it.
 
-A chunk of latents is loaded once, positions on partitions: so it is the values. The array turns it for the
-keys. Query heads are rows of a flash tile; each new token of a sequence has a tile of its own, over the same
-chunk.
+A chunk of latents is loaded once, features on partitions: so it is the keys. The array turns it for the
+values. Query heads are rows of a flash tile; each new token of a sequence has a tile of its own, over the
+same chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.decode import value_cache_layout
 from compiler.kernels.flash import (
     MASKED,
     SKEW,
@@ -47,9 +46,9 @@ WIDE = 16384  # bytes a partition of a tile of weights; assumed
 def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, LatentDecode)
-    queries = Fixed(feature_blocked(head_block(arch, types[node.inputs[2]].shape[3])))
+    queries = Fixed(feature_blocked(head_block(arch, types[node.inputs[2]].shape[2])))
     rotary = Fixed(feature_blocked(head_block(arch, op.rope)))
-    return queries, rotary, Fixed(value_cache_layout(arch)), Fixed(ROW_MAJOR), queries
+    return queries, rotary, Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), queries
 
 
 class _LatentTile(FlashTile):
@@ -82,53 +81,41 @@ class _Cache:
     batch: Affine
 
     def chunk(self, start: Start, width: int) -> Chunk:
-        """Load it: latents [position, tiles, latent], turned [block, blocks, width], and rotary keys."""
-        sizes, latent = self.sizes, self._latents(start, width)
-        turned = self._turned(latent, width)
-        rotary = self._rotary(start, width)
-        blocks = sizes.head_blocks
+        """Load latents and rotary keys, [block, blocks, width]; turned: [position, tiles, latent]."""
+        latent, rotary = (self._load(operand, start, width) for operand in (0, 1))
+        turned, blocks = self._turned(latent, width), self.sizes.head_blocks
         return Chunk(
             lambda _, h, at, size: (
-                turned[:, h, (at, size)] if h < blocks else rotary[:, h - blocks, (at, size)]
+                latent[:, h, (at, size)] if h < blocks else rotary[:, h - blocks, (at, size)]
             ),
-            lambda _, j, rows, columns: latent[(0, rows), j, columns],
+            lambda _, j, rows, columns: turned[(0, rows), j, columns],
         )
 
-    def _latents(self, start: Start, width: int) -> Tensor:
-        b, sizes = self.b, self.sizes
-        shape = (sizes.key_tile, -(-width // sizes.key_tile), sizes.head_dim)
-        tile = b.scratch(shape, sizes.dtype, slots=self.site.slots, name="c")
-        stored = self.site.inputs[2].tensor.permute(2, 0, 1, 3, 4).pick(1, self.batch).pick(1, 0)
-        whole, rest = divmod(width, sizes.key_tile)
-        first = start // sizes.key_tile
-        if whole:
-            b.dma(tile[:, (0, whole)], stored[:, (first, whole)], "weight")
-        if rest:
-            b.dma(tile[(0, rest), whole], stored[(0, rest), first + whole], "weight")
+    def _load(self, operand: int, start: Start, width: int) -> Tensor:
+        """The cache that goes with the queries `operand`."""
+        block, port = self.site.inputs[operand].block, self.site.inputs[2 + operand]
+        shape = (block, port.type.shape[2] // block, width)
+        tile = self.b.scratch(shape, self.sizes.dtype, slots=self.site.slots, name="cr"[operand])
+        stored = port.tensor.pick(0, self.batch).pick(0, 0).split(0, block).permute(1, 0, 2)
+        self.b.dma(tile[:], stored[:, :, (start, width)], "input" if operand else "weight")
         return tile
 
     def _turned(self, latent: Tensor, width: int) -> Tensor:
         b, sizes = self.b, self.sizes
-        block, blocks = sizes.head_block, sizes.head_blocks
-        keys = b.scratch((block, blocks, width), sizes.dtype, slots=self.site.slots, name="k")
-        pitch = bank_pitch(self.site.arch, sizes.key_tile, dtype_bytes(sizes.dtype))
-        for at in range(0, width, sizes.key_tile):
-            size = min(sizes.key_tile, width - at)
-            total = b.accumulator((block, blocks, pitch), slots=sizes.copies, dtype=sizes.dtype, name="k.t")
-            for h in range(blocks):
-                part = latent[(0, size), at // sizes.key_tile, (h * block, block)]
-                b.transpose(total[:, h, (0, size)], part)
-            b.copy(keys[:, :, (at, size)], total[:, :, (0, size)])
-        return keys
-
-    def _rotary(self, start: Start, width: int) -> Tensor:
-        b, port = self.b, self.site.inputs[3]
-        block = self.site.inputs[1].block
-        blocks = port.type.shape[2] // block
-        tile = b.scratch((block, blocks, width), self.sizes.dtype, slots=self.site.slots, name="r")
-        stored = port.tensor.pick(0, self.batch).pick(0, 0).split(0, block).permute(1, 0, 2)
-        b.dma(tile[:], stored[:, :, (start, width)], "input")
-        return tile
+        block, tile = sizes.head_block, sizes.key_tile
+        shape = (tile, -(-width // tile), sizes.head_dim)
+        values = b.scratch(shape, sizes.dtype, slots=self.site.slots, name="v")
+        pitch = bank_pitch(self.site.arch, block, dtype_bytes(sizes.dtype))
+        for at in range(0, width, tile):
+            size = min(tile, width - at)
+            total = b.accumulator(
+                (size, sizes.head_blocks, pitch), slots=sizes.copies, dtype=sizes.dtype, name="v.t"
+            )
+            for h in range(sizes.head_blocks):
+                b.transpose(total[:, h, (0, block)], latent[:, h, (at, size)])
+            target = values.split(2, block)[(0, size), at // tile]
+            b.copy(target, total[:, :, (0, block)])
+        return values
 
 
 class _Decode:
@@ -136,7 +123,7 @@ class _Decode:
 
     def __init__(self, b: Builder, site: Site, op: LatentDecode) -> None:
         self.b, self.site, self.op = b, site, op
-        dtype, latent = site.inputs[0].type.dtype, site.inputs[2].type.shape[3]
+        dtype, latent = site.inputs[0].type.dtype, site.inputs[2].type.shape[2]
         self.rows = min(op.heads, row_limit(site, dtype))
         block = site.inputs[0].block
         chunk = _chunk(site, op, self.rows, latent, block)
@@ -214,7 +201,7 @@ class _Decode:
             split_last(self.b, work, sizes, op.length, done)
             return
         masks = tuple(self.mask[(0, rows), i] for i in range(op.queries))
-        before = (op.length - op.queries) // sizes.key_tile * sizes.key_tile
+        before = (op.length - op.queries) // sizes.key_tile * sizes.key_tile  # room for all masks behind it
         last = Step(work, before, op.length - before, first=not before, masks=masks, done=done)
         if before:
             all_chunks(self.b, work, sizes, before, last)
@@ -234,7 +221,7 @@ def _chunk(site: Site, op: LatentDecode, rows: int, latent: int, block: int) -> 
     arch, dtype = site.arch, site.inputs[0].type.dtype
     chunk, key_tile = choose_chunk(site, rows, latent, op.length, dtype, op.queries), base_block(arch)
     size, total = dtype_bytes(dtype), arch.partition_bytes(arch.accumulator)
-    turned = latent // block * bank_pitch(arch, key_tile, size) * size
+    turned = latent // block * bank_pitch(arch, block, size) * size
     while chunk > key_tile:
         tile = chunk * 4 + chunk // key_tile * bank_pitch(arch, rows, size) * size + latent * 4
         if (tile * op.queries + turned) * copies(site, op.queries) <= total:

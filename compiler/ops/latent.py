@@ -21,8 +21,8 @@ from compiler.ops.norm import softmax
 class _OverLatents(Op):
     """`queries` new tokens of each sequence over the first `length` positions, of which they are the last.
 
-    Query i sees positions `0 .. length - queries + i`. The latents lie as a cache with one kv head,
-    [batch, 1, context, latent], the rotary keys as [batch, 1, rope, context].
+    Query i sees positions `0 .. length - queries + i`. Latents and rotary keys lie as caches of keys with one
+    kv head: [batch, 1, latent, context] and [batch, 1, rope, context].
     """
 
     batch: int
@@ -34,10 +34,9 @@ class _OverLatents(Op):
 
     def check_cache(self, latents: TensorType, keys: TensorType, dtype: str) -> None:
         """Raise CompileError unless the cache fits."""
-        self.expect_rank("latents", latents, "batch 1 context latent")
-        self.expect_rank("keys", keys, "batch 1 rope context")
-        context = latents.shape[2]
-        self.expect("latents", latents, (self.batch, 1, context, latents.shape[3]), dtype)
+        self.expect_rank("latents", latents, "batch 1 latent context")
+        context = latents.shape[3]
+        self.expect("latents", latents, (self.batch, 1, latents.shape[2], context), dtype)
         self.expect("keys", keys, (self.batch, 1, self.rope, context), dtype)
         if not 1 <= self.queries <= self.length <= context:
             got = f"{self.queries} queries at the end of {self.length}"
@@ -77,7 +76,7 @@ class LatentAttention(_OverLatents):
         self.expect_operands(ins)
         q, q_rope, latents, keys, w_k, w_v = ins
         self.check_cache(latents, keys, q.dtype)
-        tokens, latent = self.batch * self.queries, latents.shape[3]
+        tokens, latent = self.batch * self.queries, latents.shape[2]
         for role, w in (("w_k", w_k), ("w_v", w_v)):
             self.expect_rank(role, w, "latent f")
             self.expect(role, w, (latent, w.shape[1]), q.dtype)
@@ -90,7 +89,7 @@ class LatentAttention(_OverLatents):
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         """The cheaper way: keys and values made for every position, or weights absorbed by the queries."""
-        latent, features = ins[2].shape[3], ins[4].shape[1] + ins[5].shape[1]
+        latent, features = ins[2].shape[2], ins[4].shape[1] + ins[5].shape[1]
         pairs, tokens = self.attended() * self.heads, self.batch * self.queries
         made = self.batch * self.length * latent * features + pairs * (features // self.heads + self.rope)
         absorbed = tokens * latent * features + pairs * (2 * latent + self.rope)
@@ -98,7 +97,7 @@ class LatentAttention(_OverLatents):
 
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
-        context = ins[2].shape[2]
+        context = ins[2].shape[3]
         return tuple(
             self.cache_bytes(operand, context) if role in ("latents", "keys") else operand.nbytes
             for role, operand in zip(self.roles, ins, strict=True)
@@ -108,7 +107,7 @@ class LatentAttention(_OverLatents):
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         q, q_rope, latents, keys, w_k, w_v = (f32(a) for a in ins)
         shape = (self.batch, self.queries, self.heads, -1)
-        c, r = latents[:, 0, : self.length], keys[:, 0, :, : self.length]
+        c, r = latents[:, 0, :, : self.length].transpose(0, 2, 1), keys[:, 0, :, : self.length]
         k, v = ((c @ w).reshape(self.batch, self.length, self.heads, -1) for w in (w_k, w_v))
         scores = np.einsum("bqhd,blhd->bhql", q.reshape(shape), k)
         scores = scores + np.einsum("bqhd,bdl->bhql", q_rope.reshape(shape), r)
@@ -137,30 +136,30 @@ class LatentDecode(_OverLatents):
         q, q_rope, latents, keys = ins
         self.check_cache(latents, keys, q.dtype)
         tokens = self.batch * self.queries
-        self.expect("q", q, (tokens, self.heads * latents.shape[3]), q.dtype)
+        self.expect("q", q, (tokens, self.heads * latents.shape[2]), q.dtype)
         self.expect("q_rope", q_rope, (tokens, self.heads * self.rope), q.dtype)
         return (q,)
 
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
-        return self.attended() * self.heads * (2 * ins[2].shape[3] + self.rope)
+        return self.attended() * self.heads * (2 * ins[2].shape[2] + self.rope)
 
     @override
     def most_macs(self, ins: tuple[TensorType, ...]) -> int:
         """Positions that a query must not see yet are masked."""
         pairs = self.batch * self.queries * self.length
-        return pairs * self.heads * (2 * ins[2].shape[3] + self.rope)
+        return pairs * self.heads * (2 * ins[2].shape[2] + self.rope)
 
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
-        context = ins[2].shape[2]
+        context = ins[2].shape[3]
         return (ins[0].nbytes, ins[1].nbytes, *(self.cache_bytes(part, context) for part in ins[2:]))
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         q, q_rope, latents, keys = (f32(a) for a in ins)
         shape = (self.batch, self.queries, self.heads, -1)
-        c, r = latents[:, 0, : self.length], keys[:, 0, :, : self.length]
+        c, r = latents[:, 0, :, : self.length].transpose(0, 2, 1), keys[:, 0, :, : self.length]
         scores = np.einsum("bqhd,bld->bhql", q.reshape(shape), c)
         scores = scores + np.einsum("bqhd,bdl->bhql", q_rope.reshape(shape), r)
         y = np.einsum("bhql,bld->bqhd", self.softmaxed(scores), c)

@@ -97,6 +97,26 @@ def test_U025_skewed_routing_takes_its_time(many):
     assert all(record["audit"].values())
 
 
+def test_U023_deepseek_charges_eight_experts_and_the_shared_one():
+    graph = build("deepseek-v3:decode,layers=1,batch=1")
+    one = 3 * 7168 * 2048
+    assert expert_macs(graph) == 8 * one
+    shared = [node for node, _ in graph.walk() if ".shared." in node.name and node.op.kind == "linear"]
+    types = {value.name: value.type for value in graph.values}
+    assert sum(n.op.macs(tuple(types[i] for i in n.inputs)) for n in shared) == one
+
+
+def test_U082_the_latent_is_keys_and_values_and_is_read_once():
+    """DeepSeek-V3 decode: 576 elements a position (18 tiles of 32), not 576 and 512 again (34 tiles)."""
+    graph = build("deepseek-v3:decode,layers=1,batch=2,context=1024")
+    program = compile_graph(graph, load_arch("trn2"))
+    read = sum(bytes_read(program, f"layer.{state}") for state in ("latents", "keys"))
+    assert read == 2 * 1024 * 576 * 2
+    own_values = read + 2 * 1024 * 512 * 2
+    assert round(own_values / read, 2) == 1.89
+    assert dict(graph.meta)["kv_bytes_per_token"] == 576 * 2
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("1 2 x", "want a list of numbers"), ("1 2", "got 2 numbers, want one for each of 8"),

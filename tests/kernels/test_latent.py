@@ -19,7 +19,7 @@ def attention(batch, heads, nope, rope, latent, value, length, context, queries=
     t = batch * queries
     return one_op(
         op, ((t, heads * nope), "input"), ((t, heads * rope), "input"),
-        ((batch, 1, context, latent), "state"), ((batch, 1, rope, context), "state"),
+        ((batch, 1, latent, context), "state"), ((batch, 1, rope, context), "state"),
         ((latent, heads * nope), "weight"), ((latent, heads * value), "weight"), dtype=dtype,
     )  # fmt: skip
 
@@ -88,6 +88,6 @@ def test_products_are_those_of_the_cheaper_way():
 def test_latent_decode_sees_what_each_query_may():
     op = LatentDecode(1, 1, 1, 3, 1.0, 2)
     q, zero = np.zeros((2, 2), np.float32), np.zeros((2, 1), np.float32)
-    latents = np.array([[[[3, 0], [6, 0], [9, 6]]]], np.float32)
+    latents = np.array([[[[3, 6, 9], [0, 0, 6]]]], np.float32)
     (y,) = op.reference(q, zero, latents, np.zeros((1, 1, 1, 3), np.float32))
     np.testing.assert_allclose(y, [[4.5, 0], [6, 2]])

@@ -156,3 +156,42 @@ def test_what_python_reads_of_json_but_nobody_means_is_refused(tmp_path):
         path.write_text(text)
         assert message in problem(str(path))
         assert str(path) in problem(str(path))
+
+
+EXPERTS = LLAMA | {
+    "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "want"),
+    [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok: got 9, want at most 8 experts"),
+        ({"mlp_only_layers": [0]}, "want experts in every layer"),
+        ({"model_type": "mixtral"}, "num_local_experts: got nothing"),
+        ({"model_type": "deepseek_v3"}, "kv_lora_rank: got nothing"),
+        (
+            {"model_type": "deepseek_v3", "first_k_dense_replace": 99},
+            "first_k_dense_replace: got 99, want 0 to",
+        ),
+        (
+            {"model_type": "deepseek_v3", "scoring_func": "relu"},
+            "scoring_func: got 'relu', want one of: softmax",
+        ),
+        ({"model_type": "mamba2", "num_heads": 3}, "num_heads: got 3 of 64, want heads that make expand"),
+    ],
+)
+def test_configs_of_experts_and_states_tell_what_is_wrong(config, fields, want):
+    assert want in problem(config(**EXPERTS | fields))
+
+
+def test_a_cut_deepseek_keeps_a_layer_with_experts():
+    kinds = [
+        [
+            (node.name, node.count)
+            for node in build(f"deepseek-tiny:decode,layers={n}").nodes
+            if hasattr(node, "count")
+        ]
+        for n in (1, 2, 3)
+    ]
+    assert kinds == [[("layer", 1)], [("dense", 1), ("layer", 1)], [("dense", 1), ("layer", 2)]]

@@ -16,6 +16,9 @@ PUBLISHED = {
     "llama3-405b": 405_853_388_800,
     "mistral-7b": 7_241_732_096,
     "qwen3-8b": 8_190_735_360,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_404_352,  # without the 14,848 selection biases, which are no parameters there
     "mixtral-8x7b": 46_702_792_704,
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,

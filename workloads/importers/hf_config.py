@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from workloads import bert, llama, mamba, resnet, vit
+from compiler.ops.moe import SCORES
+from workloads import bert, deepseek, llama, mamba, resnet, vit
 from workloads.errors import WorkloadError, nearest
 from workloads.moe import Experts
 from workloads.request import Request, Workload
@@ -221,6 +222,57 @@ def _resnet(config: _Config) -> tuple[Request, ...]:
     return (resnet.Forward(model, image=image),)
 
 
+def _deepseek(config: _Config) -> tuple[Request, ...]:
+    family = str(config.fields["model_type"])
+    layers, dense = config.integer("num_hidden_layers"), config.fields.get("first_k_dense_replace", 0)
+    if not isinstance(dense, int) or isinstance(dense, bool) or not 0 <= dense < layers:
+        config.problems.append(f"first_k_dense_replace: got {dense!r}, want 0 to {layers - 1}")
+        dense = 0
+    if config.integer("moe_layer_freq", 1) != 1:
+        config.problems.append("moe_layer_freq: want 1")
+    width, count = config.integer("moe_intermediate_size"), config.integer("n_routed_experts")
+    top = config.integer("num_experts_per_tok")
+    if top > count:
+        config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+    is_v3 = family == "deepseek_v3"
+    score = str(config.fields.get("scoring_func", "sigmoid" if is_v3 else "softmax"))
+    if score not in SCORES:
+        config.problems.append(f"scoring_func: got {score!r}, want one of: {', '.join(SCORES)}")
+    shared = config.integer("n_shared_experts") if config.fields.get("n_shared_experts") else 0
+    experts = Experts(
+        count=count,
+        top=min(top, count),
+        hidden=width,
+        shared=width * shared,
+        score=score,
+        normalise=config.flag("norm_topk_prob", default=is_v3),
+        scale=config.number("routed_scaling_factor", 2.5 if is_v3 else 1.0),
+    )
+    heads = config.integer("num_attention_heads")
+    model = deepseek.MlaModel(
+        hidden=config.integer("hidden_size"),
+        intermediate=config.integer("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=config.integer("v_head_dim"),
+        vocab=config.integer("vocab_size"),
+        activation=config.activation("hidden_act", "silu"),
+        eps=config.number("rms_norm_eps", 1e-6),
+        rope_base=_rope_base(config),
+        tied=config.flag("tie_word_embeddings"),
+        experts=experts,
+        q_latent=config.integer("q_lora_rank") if config.fields.get("q_lora_rank") else 0,
+        latent=config.integer("kv_lora_rank"),
+        nope=config.integer("qk_nope_head_dim"),
+        rope=config.integer("qk_rope_head_dim"),
+        dense=dense,
+    )
+    if model.rope % 2:
+        config.problems.append(f"qk_rope_head_dim: got {model.rope}, want an even number")
+    return (deepseek.MlaDecode(model, layers),)
+
+
 def _mamba2(config: _Config) -> tuple[Request, ...]:
     hidden, heads = config.integer("hidden_size"), config.integer("num_heads")
     head_dim, groups = config.integer("head_dim", 64), config.integer("n_groups", 1)
@@ -256,6 +308,8 @@ FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
     "qwen3": _llama,
     "mixtral": _llama,
     "qwen3_moe": _llama,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
     "mamba2": _mamba2,
     "vit": _vit,
     "bert": _bert,

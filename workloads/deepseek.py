@@ -1,0 +1,94 @@
+"""DeepSeek-V2 and V3: attention over a small latent a position (MLA), a few dense layers, then experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from compiler.ir.dtype import dtype_bytes
+from compiler.ir.graph import Graph
+from compiler.ops import Binary, KvWrite, LatentAttention, Rope
+from workloads.blocks import gated_mlp, linear, rms_norm
+from workloads.llama import Decoder, LlamaModel, MoeDecode
+
+
+@dataclass(frozen=True, slots=True)
+class MlaModel(LlamaModel):
+    """Hyper-parameters; `head_dim` is that of the values, `intermediate` that of the dense layers."""
+
+    q_latent: int = 0  # 0: queries come straight from the hidden state
+    latent: int = 0
+    nope: int = 0  # features of a query and key without positions
+    rope: int = 0  # and with
+    dense: int = 0  # layers in front that have no experts
+
+    @override
+    def kv_bytes_per_token(self, layers: int, dtype: str) -> int:
+        """The latent and the rotary key, one for all heads."""
+        return layers * (self.latent + self.rope) * dtype_bytes(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class MlaDecode(MoeDecode):
+    """Decode over a cache of latents."""
+
+    @override
+    def graph(self, name: str) -> Graph:
+        assert isinstance(self.model, MlaModel)
+        decoder = _MlaDecoder(
+            self.model, name, self.dtype, self.batch, 1, context=self.context, routing=self.routing
+        )
+        return decoder.build(self.layers)
+
+
+class _MlaDecoder(Decoder):
+    """A decoder with MLA. A model cut to fewer layers keeps one with experts at least."""
+
+    model: MlaModel
+
+    @override
+    def rope_dim(self) -> int:
+        return self.model.rope
+
+    @override
+    def stack(self, x: str, layers: int) -> str:
+        dense = min(self.model.dense, layers - 1)
+        if dense:
+            x = self.b.repeat("dense", dense, x, self._dense_layer)
+        return self.b.repeat("layer", layers - dense, x, self.layer)
+
+    def _dense_layer(self, x: str) -> str:
+        b, model = self.b, self.model
+        x = self.mixed(x)
+        normed = rms_norm(b, "mlp_norm", x, model.eps)
+        return b.op("mlp_add", Binary("add"), gated_mlp(b, normed, model.intermediate, model.activation), x)
+
+    @override
+    def attention(self, x: str) -> str:
+        b, model = self.b, self.model
+        q, q_rope = self._queries(x)
+        latents = rms_norm(b, "latent_norm", linear(b, "latent", x, model.latent), model.eps)
+        key = self.turned("k_rope", linear(b, "k", x, model.rope), 1)
+        w_k = b.weight("k_b.weight", model.latent, model.heads * model.nope)
+        w_v = b.weight("v_b.weight", model.latent, model.heads * model.head_dim)
+        kept = b.state("latents", self.batch, 1, model.latent, self.context)
+        keys = b.state("keys", self.batch, 1, model.rope, self.context)
+        b.update("latent_write", KvWrite(self.context - 1, axis_k=True), kept, latents)
+        b.update("key_write", KvWrite(self.context - 1, axis_k=True), keys, key)
+        scale = (model.nope + model.rope) ** -0.5
+        decode = LatentAttention(self.batch, model.heads, model.rope, self.context, scale)
+        return b.op("attention", decode, q, q_rope, kept, keys, w_k, w_v)
+
+    def _queries(self, x: str) -> tuple[str, str]:
+        """Queries of all heads without positions, and with."""
+        b, model = self.b, self.model
+        if model.q_latent:
+            x = rms_norm(b, "q_norm", linear(b, "q_a", x, model.q_latent), model.eps)
+        q = linear(b, "q", x, model.heads * model.nope)
+        return q, self.turned("q_rope", linear(b, "q_pe", x, model.heads * model.rope), model.heads)
+
+    def turned(self, name: str, x: str, heads: int) -> str:
+        """`x` with rotary positions."""
+        rope = Rope(heads, self.model.rope, self.seq, self.model.rope_base, self.context - 1)
+        return self.b.op(name, rope, x, *self.tables)
