@@ -8,9 +8,9 @@ from typing_extensions import override
 
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Graph
-from compiler.ops import Binary, KvWrite, LatentAttention, Rope
+from compiler.ops import Binary, KvWrite, LatentAttention, Rope, SharedKeyAttention
 from workloads.blocks import gated_mlp, linear, rms_norm
-from workloads.llama import Decoder, LlamaModel, MoeDecode
+from workloads.llama import Decoder, LlamaModel, MoeDecode, MoePrefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,17 @@ class MlaModel(LlamaModel):
     def kv_bytes_per_token(self, layers: int, dtype: str) -> int:
         """The latent and the rotary key, one for all heads."""
         return layers * (self.latent + self.rope) * dtype_bytes(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class MlaPrefill(MoePrefill):
+    """Prefill: keys and values of the prompt are made from its latents."""
+
+    @override
+    def graph(self, name: str) -> Graph:
+        assert isinstance(self.model, MlaModel)
+        decoder = _MlaDecoder(self.model, name, self.dtype, self.batch, self.seq, routing=self.routing)
+        return decoder.build(self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +81,19 @@ class _MlaDecoder(Decoder):
         q, q_rope = self._queries(x)
         latents = rms_norm(b, "latent_norm", linear(b, "latent", x, model.latent), model.eps)
         key = self.turned("k_rope", linear(b, "k", x, model.rope), 1)
+        scale = (model.nope + model.rope) ** -0.5
+        if not self.context:
+            k = linear(b, "k_b", latents, model.heads * model.nope)
+            v = linear(b, "v_b", latents, model.heads * model.head_dim)
+            sizes = (self.batch, model.heads, model.heads, model.head_dim)
+            prompt = SharedKeyAttention(*sizes, causal=True, scale=scale, rope=model.rope)
+            return b.op("attention", prompt, q, k, v, q_rope, key)
         w_k = b.weight("k_b.weight", model.latent, model.heads * model.nope)
         w_v = b.weight("v_b.weight", model.latent, model.heads * model.head_dim)
         kept = b.state("latents", self.batch, 1, model.latent, self.context)
         keys = b.state("keys", self.batch, 1, model.rope, self.context)
         b.update("latent_write", KvWrite(self.context - 1, axis_k=True), kept, latents)
         b.update("key_write", KvWrite(self.context - 1, axis_k=True), keys, key)
-        scale = (model.nope + model.rope) ** -0.5
         decode = LatentAttention(self.batch, model.heads, model.rope, self.context, scale)
         return b.op("attention", decode, q, q_rope, kept, keys, w_k, w_v)
 
@@ -90,5 +107,5 @@ class _MlaDecoder(Decoder):
 
     def turned(self, name: str, x: str, heads: int) -> str:
         """`x` with rotary positions."""
-        rope = Rope(heads, self.model.rope, self.seq, self.model.rope_base, self.context - 1)
+        rope = Rope(heads, self.model.rope, self.seq, self.model.rope_base, max(0, self.context - 1))
         return self.b.op(name, rope, x, *self.tables)

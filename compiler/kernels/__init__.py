@@ -12,6 +12,7 @@ from compiler.kernels import (
     general,
     grouped,
     latent,
+    latent_prefill,
     matmul,
     moe,
     norm,
@@ -68,4 +69,5 @@ KERNELS: dict[str, Kernel] = {
     "ssd-step": ssm_step.SSD_STEP,
     "latent-decode": latent.LATENT_DECODE,
     "head-linear": latent.HEAD_LINEAR,
+    "shared-key-attention": latent_prefill.KERNEL,
 }

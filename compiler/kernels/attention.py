@@ -54,11 +54,11 @@ def attention(b: Builder, site: Site) -> None:
     """Lower an `Attention` op."""
     op = site.op
     assert isinstance(op, Attention)
-    _Prefill(b, site, op).run()
+    Prefill(b, site, op).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Resident:
+class Resident:
     """All keys [head block, blocks, seq] and values [key tile, tiles, head_dim] of one head."""
 
     keys: Tensor
@@ -77,15 +77,18 @@ class _Resident:
 class _Streamed:
     """Keys and values that are loaded chunk by chunk."""
 
-    load: Callable[[Start, int], tuple[Tensor, Tensor]]
+    load: Callable[[Start, int], Source]
 
     def chunk(self, start: Start, width: int) -> Chunk:
         """Load it."""
-        return _Resident(*self.load(start, width)).chunk(0, width)
+        return self.load(start, width).chunk(0, width)
 
 
-class _Prefill:
+class Prefill:
+    """Writes the loops over sequences, heads and query rows."""
+
     def __init__(self, b: Builder, site: Site, op: Attention) -> None:
+        """Choose tile sizes."""
         self.b, self.site, self.op = b, site, op
         self.seq = site.inputs[0].type.shape[0] // op.batch
         arch, dtype = site.arch, site.inputs[0].type.dtype
@@ -151,10 +154,11 @@ class _Prefill:
     def _source(self, batch: Affine, head: Affine) -> Source:
         """All keys and values of a head if they fit, else load each chunk when it is used."""
         if self.resident:
-            return _Resident(*self._load(batch, head, 0, self.seq))
-        return _Streamed(lambda start, width: self._load(batch, head, start, width))
+            return self.load(batch, head, 0, self.seq)
+        return _Streamed(lambda start, width: self.load(batch, head, start, width))
 
-    def _load(self, batch: Affine, head: Affine, start: Start, length: int) -> tuple[Tensor, Tensor]:
+    def load(self, batch: Affine, head: Affine, start: Start, length: int) -> Source:
+        """Some keys and values of a head."""
         b, sizes, slots = self.b, self.sizes, self.site.slots
         k, v = self.site.inputs[1].tensor, self.site.inputs[2].tensor
         keys = b.scratch((sizes.head_block, sizes.head_blocks, length), sizes.dtype, slots=slots, name="k")
@@ -171,7 +175,7 @@ class _Prefill:
             b.dma(values[:, (0, whole)], rows[:, batch, (first, whole), columns], "weight")
         if rest:
             b.dma(values[(0, rest), whole], rows[(0, rest), batch, first + whole, columns], "weight")
-        return keys, values
+        return Resident(keys, values)
 
     # ---- query tiles -----------------------------------------------------------------------------
     def _heads(self, batch: Affine, heads: list[tuple[Affine, Source]]) -> None:
@@ -188,7 +192,7 @@ class _Prefill:
                 self._causal_group(batch, heads, g)
         else:
             for rows in self._row_groups():
-                group = self._open(batch, heads, rows)
+                group = self.open(batch, heads, rows)
                 for q in self.b.tiles(rows.size, self.rows * self.side, "q"):
                     parts = self._parts(q)
                     work = group.work(parts)
@@ -209,12 +213,12 @@ class _Prefill:
     def _query_group(self, batch: Affine, head: tuple[Affine, Source], rows: Range) -> None:
         """All query tiles of a group together: the chunks in front of the diagonal (or all) in a loop."""
         b, sizes, chunk, source = self.b, self.sizes, self.sizes.chunk, head[1]
-        group = self._open(batch, [head], rows)
+        group = self.open(batch, [head], rows)
         starts = range(0, rows.size, self.rows)
         pool = Pool(b, self.site, sizes, self.rows, chunk, turns(len(starts)))
         parts = [Range(Affine(at), min(self.rows, rows.size - at), Affine()) for at in starts]
         tiles = [GroupTile(b, self.site, sizes, q.size, pool, i) for i, q in enumerate(parts)]
-        lanes = [_lane(group.queries[0], q) for q in parts]
+        lanes = [group.lane(0, q) for q in parts]
 
         def jobs(start: Start, width: int) -> list[Job]:
             return [Job(tile, lane, source, start, width) for tile, lane in zip(tiles, lanes, strict=True)]
@@ -230,7 +234,7 @@ class _Prefill:
         pipeline.flush()
         group.store()
 
-    def _ending(self, job: Job, q: Range, end: int, group: _Group) -> Job:
+    def _ending(self, job: Job, q: Range, end: int, group: Group) -> Job:
         """A job that sees keys up to `end` only; with the last of them its tile is done."""
         assert isinstance(job.start, int)
         if job.start + job.width < end:
@@ -239,8 +243,9 @@ class _Prefill:
         done = partial(group.finish, [Work(job.tile, (job.lane,), job.source)], [q])
         return replace(job, width=end - job.start, mask=mask, done=done)
 
-    def _open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> _Group:
-        return _Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
+    def open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> Group:
+        """Load the queries `rows` of some heads."""
+        return Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
 
     def _rows(self, g: int) -> Range:
         first = g * self.span
@@ -250,7 +255,7 @@ class _Prefill:
         """Few steps: one software pipeline through all query tiles."""
         steps: list[Step] = []
         for g in range(groups):
-            group = self._open(batch, heads, self._rows(g))
+            group = self.open(batch, heads, self._rows(g))
             for at in range(0, group.size, self.rows):
                 q = Range(Affine(at), min(self.rows, group.size - at), Affine())
                 work = group.work([q])
@@ -276,7 +281,7 @@ class _Prefill:
         Keys behind the diagonal are computed and masked.
         """
         assert self.mask is not None
-        group = self._open(batch, heads, self._rows(g))
+        group = self.open(batch, heads, self._rows(g))
         for q in self.b.tiles(group.size, self.rows * self.side, "q"):
             parts = self._parts(q)
             work = group.work(parts)
@@ -293,18 +298,13 @@ class _Prefill:
         group.store()
 
 
-def _lane(tile: Tensor, q: Range) -> Lane:
-    """The query rows `q` of a loaded group."""
-    return Lane(0, q.size, lambda h: tile[:, h, (q.start, q.size)])
-
-
-def _close(group: _Group, work: list[Work], q: Range, last: bool) -> None:
+def _close(group: Group, work: list[Work], q: Range, last: bool) -> None:
     group.finish(work, [q])
     if last:
         group.store()
 
 
-class _Group:
+class Group:
     """Query rows `start .. start + size` of a few heads: loaded once, results stored once."""
 
     def __init__(
@@ -316,6 +316,7 @@ class _Group:
         size: int,
         heads: list[tuple[Affine, Source]],
     ) -> None:
+        """Load the queries."""
         self.b, self.site, self.sizes, self.start, self.size, self.heads = b, site, sizes, start, size, heads
         shape = (sizes.head_block, sizes.head_blocks, size)
         self.queries = [b.scratch(shape, sizes.dtype, slots=site.slots, name="q") for _ in heads]
@@ -327,12 +328,16 @@ class _Group:
         blocks = self.sizes.head_blocks
         return tensor[:, (head * blocks, blocks), (self.start, self.size)]
 
+    def lane(self, i: int, q: Range) -> Lane:
+        """The query rows `q` of head number `i`."""
+        return Lane(0, q.size, lambda h: self.queries[i][:, h, (q.start, q.size)])
+
     def work(self, parts: list[Range]) -> list[Work]:
         """Fresh running state for each of the query tiles `parts`, of each head."""
         return [
-            Work(FlashTile(self.b, self.site, self.sizes, q.size), (_lane(tile, q),), source)
+            Work(FlashTile(self.b, self.site, self.sizes, q.size), (self.lane(i, q),), source)
             for q in parts
-            for tile, (_, source) in zip(self.queries, self.heads, strict=True)
+            for i, (_, source) in enumerate(self.heads)
         ]
 
     def finish(self, work: list[Work], parts: list[Range]) -> None:

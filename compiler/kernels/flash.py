@@ -46,13 +46,15 @@ class Source(Protocol):
 class Lane:
     """Query rows that share one key/value head, at partitions `first .. first + rows`.
 
-    `query(h)` is [head block, rows]; `head` is which of the source's heads they look at.
+    `query(h)` is [head block, rows]; `head` is which of the source's heads they look at. `pieces` of queries
+    and keys may be more than those of the head dimension: what is behind them counts for scores only.
     """
 
     first: int
     rows: int
     query: Callable[[int], Access]
     head: int = 0
+    pieces: int = 0  # 0: those of the head dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class FlashTile:
         for lane in lanes:
             for at in range(0, width, self.piece):
                 size = min(self.piece, width - at)
-                for h in range(sizes.head_blocks):
+                for h in range(lane.pieces or sizes.head_blocks):
                     b.matmul(
                         scores[(lane.first, lane.rows), (at, size)],
                         lane.query(h),

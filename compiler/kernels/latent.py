@@ -7,10 +7,8 @@ same chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-from typing_extensions import override
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
@@ -49,26 +47,6 @@ def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -
     queries = Fixed(feature_blocked(head_block(arch, types[node.inputs[2]].shape[2])))
     rotary = Fixed(feature_blocked(head_block(arch, op.rope)))
     return queries, rotary, Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), queries
-
-
-class _LatentTile(FlashTile):
-    """A flash tile whose keys have rotary pieces behind those of the latent."""
-
-    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, pieces: int) -> None:
-        """As a flash tile, with the number of key pieces."""
-        super().__init__(b, site, sizes, rows, skew=SKEW)
-        self.pieces = pieces
-
-    @override
-    def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> Tensor:
-        (lane,) = lanes
-        scores = self._sums("scores", (self.rows, width))
-        for at in range(0, width, self.piece):
-            size = min(self.piece, width - at)
-            for h in range(self.pieces):
-                part = scores[:, (at, size)]
-                self.b.matmul(part, lane.query(h), chunk.keys(0, h, at, size), reset=None if h else ())
-        return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +161,8 @@ class _Decode:
                 tile, at = (queries[0], h) if h < blocks else (queries[1], h - blocks)
                 return tile[:, mine, at, token]
 
-            tile = _LatentTile(self.b, self.site, self.sizes, heads.size, pieces)
-            work.append(Work(tile, (Lane(0, heads.size, query),), cache))
+            tile = FlashTile(self.b, self.site, self.sizes, heads.size, skew=SKEW)
+            work.append(Work(tile, (Lane(0, heads.size, query, pieces=pieces),), cache))
 
         def done() -> None:
             for item, token in zip(work, tokens, strict=True):

@@ -6,7 +6,7 @@ from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
-from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode
+from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
 from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
@@ -46,6 +46,7 @@ OPS: dict[str, type[Op]] = {
         LatentAttention,
         LatentDecode,
         HeadLinear,
+        SharedKeyAttention,
         Scalar,
         Cast,
         Select,
@@ -98,6 +99,7 @@ __all__ = [
     "Route",
     "Scalar",
     "Select",
+    "SharedKeyAttention",
     "Slice",
     "Softmax",
     "SsdScan",

@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
+from compiler.ops.attention import Attention
 from compiler.ops.base import Array, Op, f32
 from compiler.ops.norm import softmax
 
@@ -164,6 +165,59 @@ class LatentDecode(_OverLatents):
         scores = scores + np.einsum("bqhd,bdl->bhql", q_rope.reshape(shape), r)
         y = np.einsum("bhql,bld->bqhd", self.softmaxed(scores), c)
         return (f32(y).reshape(q.shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKeyAttention(Attention):
+    """Attention with a rotary part of the keys that all heads share: scores `q k^T + q_rope k_rope^T`.
+
+    q, k, v [t, heads * head_dim], q_rope [t, heads * rope], k_rope [t, rope] -> like q. A prompt of MLA, once
+    keys and values of its positions are made.
+    """
+
+    kind: ClassVar[str] = "shared-key-attention"
+    rope: int = 0
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("q", "k", "v", "q_rope", "k_rope")
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        q, k, v, q_rope, k_rope = ins
+        if self.rope < 1 or self.kv_heads != self.heads:
+            raise self.reject(
+                f"rope, kv_heads: got {self.rope}, {self.kv_heads}, want 1 or more, {self.heads}"
+            )
+        self.expect_rank("q", q, "t f")
+        tokens = q.shape[0]
+        if tokens % self.batch:
+            raise self.reject(f"q: got {tokens} rows, want a multiple of the batch {self.batch}")
+        for role, operand in (("q", q), ("k", k), ("v", v)):
+            self.expect(role, operand, (tokens, self.heads * self.head_dim), q.dtype)
+        self.expect("q_rope", q_rope, (tokens, self.heads * self.rope), q.dtype)
+        self.expect("k_rope", k_rope, (tokens, self.rope), q.dtype)
+        return (q,)
+
+    @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Both products over the (query, key) pairs that the mask admits, and the rotary scores."""
+        seq = ins[0].shape[0] // self.batch
+        pairs = seq * (seq + 1) // 2 if self.causal else seq * seq
+        return self.batch * self.heads * (2 * self.head_dim + self.rope) * pairs
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        q, k, v, q_rope, k_rope = (f32(a).reshape(self.batch, a.shape[0] // self.batch, -1) for a in ins)
+        split = (*q.shape[:2], self.heads, -1)
+        scores = np.einsum("bqhd,bkhd->bhqk", q.reshape(split), k.reshape(split))
+        scores = (scores + np.einsum("bqhd,bkd->bhqk", q_rope.reshape(split), k_rope)) * self.scale
+        if self.causal:
+            scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
+        y = np.einsum("bhqk,bkhd->bqhd", softmax(scores), v.reshape(split))
+        return (f32(y).reshape(ins[0].shape),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from arch_configs import load_arch
 from compiler import CompileOptions, compile_graph, optimise
 from compiler.ir.interpret import run_graph
 from compiler.ir.reference import random_feeds
-from compiler.ops import HeadLinear, LatentAttention, LatentDecode
+from compiler.ops import HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from tests.kernels.conftest import agrees, one_op
 from tests.kernels.test_moe import bytes_read
 
@@ -91,3 +91,45 @@ def test_latent_decode_sees_what_each_query_may():
     latents = np.array([[[[3, 6, 9], [0, 0, 6]]]], np.float32)
     (y,) = op.reference(q, zero, latents, np.zeros((1, 1, 1, 3), np.float32))
     np.testing.assert_allclose(y, [[4.5, 0], [6, 2]])
+
+
+PROMPTS = {
+    "short": (2, 3, 16, 8, 33),
+    "wide": (1, 2, 128, 64, 140),
+    "long": (1, 2, 32, 16, 700),
+    "odd": (1, 5, 24, 12, 150),
+}
+
+
+def prompt(batch, heads, head_dim, rope, seq, causal=True):
+    op = SharedKeyAttention(batch, heads, heads, head_dim, causal, (head_dim + rope) ** -0.5, rope)
+    t, f = batch * seq, heads * head_dim
+    own = [((t, f), "input")] * 3
+    return one_op(op, *own, ((t, heads * rope), "input"), ((t, rope), "input"))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("case", PROMPTS)
+def test_attention_of_a_prompt_with_shared_rotary_keys(case, arch):
+    assert agrees(prompt(*PROMPTS[case]), load_arch(arch))
+
+
+def test_attention_with_shared_keys_over_many_chunks():
+    assert agrees(prompt(1, 1, 32, 16, 1300), load_arch("edge-npu"))
+    assert agrees(prompt(1, 1, 16, 16, 300, causal=False), load_arch("trn1"))
+
+
+def test_shared_rotary_keys_are_keys_of_every_head():
+    """Against plain attention on keys put together; values padded with zeros."""
+    graph = prompt(2, 3, 8, 4, 5)
+    feeds = {name: array.astype(np.float32) for name, array in random_feeds(graph).items()}
+    q, k, v, q_rope, k_rope = (feeds[f"v{i}"].reshape(2, 5, -1) for i in range(5))
+    (got,) = graph.nodes[0].op.reference(*(feeds[f"v{i}"] for i in range(5)))
+    for n in range(2):
+        for h in range(3):
+            own, turned = slice(h * 8, h * 8 + 8), slice(h * 4, h * 4 + 4)
+            scores = (q[n][:, own] @ k[n][:, own].T + q_rope[n][:, turned] @ k_rope[n].T) * 12**-0.5
+            for t in range(5):
+                p = np.exp(scores[t, : t + 1] - scores[t, : t + 1].max())
+                want = p @ v[n][: t + 1, own] / p.sum()
+                np.testing.assert_allclose(got[n * 5 + t, own], want, rtol=1e-4, atol=1e-5)

@@ -270,7 +270,9 @@ def _deepseek(config: _Config) -> tuple[Request, ...]:
     )
     if model.rope % 2:
         config.problems.append(f"qk_rope_head_dim: got {model.rope}, want an even number")
-    return (deepseek.MlaDecode(model, layers),)
+    if model.nope != model.head_dim:
+        config.problems.append(f"v_head_dim: got {model.head_dim}, want qk_nope_head_dim={model.nope}")
+    return deepseek.MlaPrefill(model, layers), deepseek.MlaDecode(model, layers)
 
 
 def _mamba2(config: _Config) -> tuple[Request, ...]:
