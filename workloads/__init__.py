@@ -16,7 +16,7 @@ from workloads.request import Workload, canonical, read_request
 # Each is a file of hyper-parameters in Hugging Face form, workloads/configs/<name>.json.
 MODELS = (
     "llama2-7b", "llama3-8b", "llama3-70b", "llama3-405b", "mistral-7b", "qwen3-8b", "llama-tiny",
-    "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "moe-tiny",
+    "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "qwen1.5-moe-a2.7b", "moe-tiny",
     "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-tiny",
     "mamba2-2.7b", "mamba2-tiny",
     "vit-b16", "vit-l16", "vit-tiny", "bert-base", "bert-large", "bert-tiny", "resnet50", "resnet-tiny",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.ops import Binary, Combine, Dispatch, GroupedLinear, Route, Unary
+from compiler.ops import Binary, ClampedGlu, Combine, Dispatch, GroupedLinear, Route, Unary
 from compiler.routing import padded
 from workloads.blocks import GraphBuilder, gated_mlp, linear
 from workloads.errors import WorkloadError
@@ -28,10 +28,11 @@ class Experts:
     score: str = "softmax"
     normalise: bool = True
     scale: float = 1.0
-
-    def parameters(self, width: int) -> int:
-        """Router, experts and shared expert of one layer."""
-        return width * self.count + 3 * width * (self.count * self.hidden + self.shared)
+    shared_gate: bool = False  # the shared expert's result is scaled by a sigmoid of its own
+    bias: bool = False  # of router and experts
+    limit: float = (
+        0.0  # above 0: the gate of gpt-oss (`compiler.ops.moe.ClampedGlu`) in place of the activation
+    )
 
 
 def expert_loads(routing: str, experts: Experts, tokens: int) -> tuple[int, ...]:
@@ -123,24 +124,33 @@ class MoeBlock:
     def __call__(self, x: str, activation: str) -> str:
         """Router, experts, and the shared expert beside them."""
         b, experts = self.b, self.experts
-        logits = linear(b, "router", x, experts.count)
+        logits = linear(b, "router", x, experts.count, bias=experts.bias)
         route = Route(self.counts, experts.top, experts.score, experts.normalise, experts.scale)
         gates = b.op("gates", route, logits, self.chosen, self.index)
         mine = b.op("dispatch", Dispatch(self.counts, experts.top), x, self.source)
-        gate = b.op("experts.act", Unary(activation), self._linear("gate", mine, experts.hidden))
-        product = b.op("experts.gated", Binary("mul"), gate, self._linear("up", mine, experts.hidden))
-        made = self._linear("down", product, b.type(x).shape[1])
+        made = self._linear("down", self._gated(mine, activation), b.type(x).shape[1])
         y = b.op("combine", Combine(self.counts, experts.top), made, gates, self.slot)
         if not experts.shared:
             return y
         shared = gated_mlp(b, x, experts.shared, activation, prefix="shared.")
+        if experts.shared_gate:
+            gate = b.op("shared.sigmoid", Unary("sigmoid"), linear(b, "shared.scale", x, 1))
+            shared = b.op("shared.scaled", Binary("mul"), shared, gate)
         return b.op("shared_add", Binary("add"), shared, y)
+
+    def _gated(self, x: str, activation: str) -> str:
+        b, experts = self.b, self.experts
+        gate, up = (self._linear(name, x, experts.hidden) for name in ("gate", "up"))
+        if experts.limit:
+            return b.op("experts.gated", ClampedGlu(experts.limit), gate, up)
+        return b.op("experts.gated", Binary("mul"), b.op("experts.act", Unary(activation), gate), up)
 
     def _linear(self, name: str, x: str, features: int) -> str:
         shape = (self.experts.count, self.b.type(x).shape[1], features)
         weight = self.b.weight(f"experts.{name}.weight", *shape)
-        layer = GroupedLinear(self.rows, sum(self.rows) - sum(self.counts))
-        return self.b.op(f"experts.{name}", layer, x, weight)
+        bias = (self.b.weight(f"experts.{name}.bias", shape[0], features),) if self.experts.bias else ()
+        layer = GroupedLinear(self.rows, sum(self.rows) - sum(self.counts), bias=bool(bias))
+        return self.b.op(f"experts.{name}", layer, x, weight, *bias)
 
     def meta(self) -> dict[str, int | float | str]:
         """Loads, as the record shows them; the mean is over experts that got tokens."""

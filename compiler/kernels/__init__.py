@@ -63,6 +63,7 @@ KERNELS: dict[str, Kernel] = {
     "dispatch": moe.DISPATCH,
     "grouped-linear": grouped.KERNEL,
     "combine": moe.COMBINE,
+    "clamped-glu": moe.CLAMPED_GLU,
     "causal-conv1d": conv1d.CAUSAL_CONV1D,
     "conv-step": conv1d.CONV_STEP,
     "ssd-scan": ssm.SSD_SCAN,

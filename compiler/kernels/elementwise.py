@@ -10,6 +10,7 @@ from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
+from compiler.kernels.columns import is_column, with_column
 from compiler.kernels.general import plain_wants
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
@@ -37,6 +38,8 @@ def _unary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) ->
 def _binary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     """A vector lies as it is; anything else as the left operand, or row-major where it is broadcast."""
     lhs, rhs = (types[name].shape for name in node.inputs)
+    if is_column(lhs, rhs):
+        return (Anything(), Fixed(ROW_MAJOR), Same(0))
     if _is_general(lhs, rhs):
         return plain_wants(node, types, arch)
     is_vector = len(rhs) == 1 and len(lhs) > 1
@@ -94,7 +97,9 @@ def _apply_scalar(b: Builder, op: Scalar, y: Tensor, x: Tensor) -> None:
 def binary(b: Builder, site: Site) -> None:
     """Lower `Binary`."""
     lhs, rhs = site.inputs
-    if _is_general(lhs.type.shape, rhs.type.shape):
+    if is_column(lhs.type.shape, rhs.type.shape):
+        with_column(b, site, _func(site))
+    elif _is_general(lhs.type.shape, rhs.type.shape):
         out = plain(site.outputs[0])
         ins = [spread_to(plain(port), out.shape) for port in site.inputs]
         pointwise(b, site, out, ins, lambda y, t: b.tensor_tensor(y, t[0], t[1], _func(site)))

@@ -11,11 +11,11 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Site
-from compiler.kernels.strips import LONG_RUN, blocked, tile_counts
+from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
 from compiler.kernels.transpose import check_rows, gather_features
 from compiler.kernels.turn import columns_at_once, rows_at_once
-from compiler.kernels.wants import Features, Fixed, Kernel, Want
-from compiler.ops.moe import Combine, Route
+from compiler.kernels.wants import Anything, Features, Fixed, Kernel, Same, Want
+from compiler.ops.moe import ClampedGlu, Combine, Route
 
 _PLAIN = Fixed(ROW_MAJOR)
 
@@ -187,6 +187,35 @@ def _weighted(
     return result
 
 
+# ---- gates of gpt-oss ----------------------------------------------------------------------------
+def _glu_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Anything(), Same(0), Same(0))
+
+
+def clamped_glu(b: Builder, site: Site) -> None:
+    """Lower `ClampedGlu`, strip by strip."""
+    op, (gate, up), out = site.op, site.inputs, site.outputs[0]
+    assert isinstance(op, ClampedGlu)
+    parts = site.arch.partitions(site.arch.scratchpad)
+    size = 3 * dtype_bytes(gate.type.dtype) + 12
+    for left, right, target in zip(*(strips(port, parts) for port in (gate, up, out)), strict=True):
+        for t in b.tiles(left.length, strip_block(site, left.length, size), "e"):
+            dims = (left.partitions, t.size)
+            x, y, z = (b.scratch(dims, gate.type.dtype, slots=site.slots, name=n) for n in ("x", "y", "z"))
+            g, s, u = (b.scratch(dims, "fp32", slots=site.slots, name=n) for n in ("gate", "sigmoid", "up"))
+            b.dma(x[:], left(t.start, t.size), "input")
+            b.dma(y[:], right(t.start, t.size), "aux")
+            b.tensor_scalar(g[:], x[:], "min", op.limit)
+            b.activate(s[:], g[:], "sigmoid", scale=op.alpha)
+            b.tensor_tensor(g[:], g[:], s[:], "multiply")
+            b.tensor_scalar(u[:], y[:], "min", op.limit, "max", -op.limit)
+            b.tensor_scalar(u[:], u[:], "add", 1.0)
+            b.tensor_tensor(z[:], g[:], u[:], "multiply")
+            with b.stage(1):
+                b.dma(target(t.start, t.size), z[:], "output")
+
+
 ROUTE = Kernel(_route_wants, route)
 DISPATCH = Kernel(_dispatch_wants, dispatch)
 COMBINE = Kernel(_combine_wants, combine)
+CLAMPED_GLU = Kernel(_glu_wants, clamped_glu)

@@ -8,7 +8,7 @@ from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
 from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
-from compiler.ops.moe import Combine, Dispatch, GroupedLinear, Route
+from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
@@ -39,6 +39,7 @@ OPS: dict[str, type[Op]] = {
         Dispatch,
         GroupedLinear,
         Combine,
+        ClampedGlu,
         CausalConv1d,
         ConvStep,
         SsdScan,
@@ -70,6 +71,7 @@ __all__ = [
     "Binary",
     "Cast",
     "CausalConv1d",
+    "ClampedGlu",
     "Combine",
     "Concat",
     "Conv2d",

@@ -259,3 +259,41 @@ class Combine(_Routed):
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         rows = f32(ins[0])[ins[2].astype(np.int64)]
         return (f32(np.einsum("tjf,tj->tf", rows, f32(ins[1]))),)
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedGlu(Op):
+    """`(up + 1) * gate * sigmoid(alpha * gate)`, gate at most `limit`, up within +- `limit`; any shape.
+
+    The gate of gpt-oss. Source: openai/gpt-oss, gpt_oss/torch/model.py, swiglu.
+    """
+
+    kind: ClassVar[str] = "clamped-glu"
+    limit: float = 7.0
+    alpha: float = 1.702
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return ("gate", "up")
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        gate, up = ins
+        if self.limit <= 0:
+            raise self.reject(f"limit: got {self.limit}, want a number above 0")
+        self.expect("up", up, gate.shape, gate.dtype)
+        return (gate,)
+
+    @override
+    def flops(self, ins: tuple[TensorType, ...]) -> int:
+        """Three bounds, scale, sigmoid, sum and two products an element."""
+        return 8 * ins[0].elements
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        gate = np.minimum(f32(ins[0]), np.float32(self.limit))
+        up = np.clip(f32(ins[1]), -self.limit, self.limit)
+        sigmoid = FUNCTIONS["sigmoid"](gate * np.float32(self.alpha))
+        return (f32((up + 1) * gate * sigmoid),)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ops import Binary, Reduce, Softmax, Unary
 from tests.kernels.conftest import one_op
 
@@ -34,3 +34,14 @@ def test_row_statistics(check: Check, shape: tuple[int, int]) -> None:
     assert check(one_op(Softmax(), (shape, "input"))) > 3
     for func in ("add", "max", "mean"):
         assert check(one_op(Reduce(func), (shape, "input"), dtype="fp32")) > 3
+
+
+@pytest.mark.parametrize("shape", [(1, 13), (130, 257), (3, 2500), (700, 40)])
+def test_a_value_for_each_row(check: Check, shape: tuple[int, int]) -> None:
+    assert check(one_op(Binary("sub"), (shape, "input"), ((shape[0], 1), "input"))) > 3
+    graph = one_op(Softmax(), (shape, "input"))  # which leaves rows on partitions
+    values = {value.name: value for value in graph.values}
+    column = Value("c", TensorType((shape[0], 1), "bf16"), "input")
+    out = Value("z", values["y"].type)
+    node = Node("z", Binary("mul"), ("y", "c"), ("z",))
+    assert check(Graph("g", (*graph.values, column, out), (*graph.nodes, node), ("z",))) > 3

@@ -8,10 +8,11 @@ import pytest
 from arch_configs import load_arch
 from compiler import CompileOptions, compile_graph
 from compiler.ir.graph import Graph, Node, TensorType, Value
+from compiler.ir.reference import random_feeds
 from compiler.isa import Dma, walk
-from compiler.ops import Binary, Combine, Dispatch, GroupedLinear, Linear, Route, Unary
+from compiler.ops import Binary, ClampedGlu, Combine, Dispatch, GroupedLinear, Linear, Route, Unary
 from compiler.routing import assign, padded, runs
-from tests.kernels.conftest import agrees
+from tests.kernels.conftest import agrees, one_op
 
 
 class Build:
@@ -148,3 +149,13 @@ def test_runs_and_padding():
     assert all(r >= c for r, c in zip(rows, counts, strict=True))
     assert sum(rows) <= 1.13 * sum(counts)  # eight equal steps: 12.5 / 2 rows of 50 on average
     assert padded((4,) * 256) == (4,) * 256
+
+
+@pytest.mark.parametrize("arch", ["trn1", "edge-npu"])
+def test_clamped_gates_agree(arch):
+    graph = one_op(ClampedGlu(0.7), ((33, 70), "input"), ((33, 70), "input"))
+    assert agrees(graph, load_arch(arch))
+    feeds = random_feeds(graph)
+    gate, up = (feeds[name].astype(np.float64) for name in ("v0", "v1"))
+    want = (np.clip(up, -0.7, 0.7) + 1) * (m := np.minimum(gate, 0.7)) / (1 + np.exp(-1.702 * m))
+    np.testing.assert_allclose(graph.nodes[0].op.reference(gate, up)[0], want, rtol=1e-3, atol=1e-5)

@@ -95,7 +95,7 @@ def _llama(config: _Config) -> tuple[Request, ...]:
     config.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
     if config.fields.get("head_dim") is None:
         config.divides("num_attention_heads", heads, "hidden_size", hidden)
-    qkv_bias = config.flag("attention_bias", default=family == "qwen2")
+    qkv_bias = config.flag("attention_bias", default=family.startswith("qwen2"))
     experts = _experts(config, family)
     model = llama.LlamaModel(
         hidden=hidden,
@@ -109,7 +109,7 @@ def _llama(config: _Config) -> tuple[Request, ...]:
         eps=config.number("rms_norm_eps", 1e-6),
         rope_base=_rope_base(config),
         qkv_bias=qkv_bias,
-        out_bias=qkv_bias and family != "qwen2",  # qwen2: biases on q, k and v only
+        out_bias=qkv_bias and not family.startswith("qwen2"),  # qwen2: biases on q, k and v only
         mlp_bias=config.flag("mlp_bias"),
         qk_norm=family in ("qwen3", "qwen3_moe"),
         tied=config.flag("tie_word_embeddings"),
@@ -125,20 +125,24 @@ def _llama(config: _Config) -> tuple[Request, ...]:
 
 def _experts(config: _Config, family: str) -> Experts | None:
     """The experts of a family that has them in every layer."""
+    shared = 0
     if family == "mixtral":
         count, hidden = config.integer("num_local_experts"), config.integer("intermediate_size")
         normalise = True
-    elif family == "qwen3_moe":
+    elif family in ("qwen2_moe", "qwen3_moe"):
         count, hidden = config.integer("num_experts"), config.integer("moe_intermediate_size")
         normalise = config.flag("norm_topk_prob")
         if config.integer("decoder_sparse_step", 1) != 1 or config.fields.get("mlp_only_layers"):
             config.problems.append("decoder_sparse_step, mlp_only_layers: want experts in every layer")
+        if family == "qwen2_moe":
+            shared = config.integer("shared_expert_intermediate_size")
     else:
         return None
     top = config.integer("num_experts_per_tok")
     if top > count:
         config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
-    return Experts(count, min(top, count), hidden, normalise=normalise)
+    gated = family == "qwen2_moe"
+    return Experts(count, min(top, count), hidden, shared, normalise=normalise, shared_gate=gated)
 
 
 def _rope_base(config: _Config) -> float:
@@ -309,6 +313,7 @@ FAMILIES: dict[str, Callable[[_Config], tuple[Request, ...]]] = {
     "qwen2": _llama,
     "qwen3": _llama,
     "mixtral": _llama,
+    "qwen2_moe": _llama,
     "qwen3_moe": _llama,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
