@@ -1,7 +1,8 @@
 """Which stream must wait for which: dependences of a TileGraph, as channels.
 
 Two accesses conflict if their buffers and partitions overlap in memory, one of them writes, and they are
-on different streams (two writes of one op to a DRAM tensor do not: a kernel writes each element once).
+on different streams (two writes of one op to a DRAM tensor do not: a kernel writes each element once; nor do
+its reads and writes of a state: what it writes follows from what it read there, which it reads once).
 For each loop, conflicts between two of its children become an edge: signal behind the first, wait in
 front of the second. Both run once an iteration, so tokens balance. A conflict with a later iteration
 becomes an edge with initial tokens: as many iterations may be under way as the buffer has slots. Edges
@@ -35,6 +36,7 @@ class Touch(NamedTuple):
     low: int  # partitions low .. high; DRAM has none and says IN_DRAM
     high: int
     op: str
+    state: bool  # of a tensor in DRAM that ops update in place
 
     def meets(self, other: Touch) -> bool:
         """Whether both use some byte."""
@@ -126,7 +128,8 @@ class _Planner:
                 low, high = IN_DRAM, IN_DRAM + 1
             end = buffer.address + buffer.nbytes
             use = (position, node.stage, node.stream, write)
-            found.append((access.buffer, Touch(*use, buffer.address, end, low, high, node.instr.op)))
+            rest = (node.instr.op, buffer.kind == "state")
+            found.append((access.buffer, Touch(*use, buffer.address, end, low, high, *rest)))
         return found
 
     def _order(self, touches: Touches, rotating: set[str], again: bool, edges: Edges) -> None:
@@ -161,7 +164,7 @@ class _Planner:
                 kept.append((when, old))
                 continue
             conflict = old.writes or touch.writes
-            if conflict and not _both_fill(old, touch):
+            if conflict and not _is_free(old, touch):
                 # Within one child, the edges of that inner loop order both, also from turn to turn.
                 if old.stream != touch.stream and old.position != touch.position:
                     edges[old.stream, touch.stream].add(Edge(old.position, touch.position, turn - when))
@@ -187,9 +190,13 @@ class _Planner:
         self._plan.waits[id(loop.body[edge.target]), consumer].append((name, 1))
 
 
-def _both_fill(first: Touch, second: Touch) -> bool:
-    """Two writes of one op to a DRAM tensor: each element is written once, so their order is free."""
-    return first.writes and second.writes and first.low == IN_DRAM == second.low and first.op == second.op
+def _is_free(first: Touch, second: Touch) -> bool:
+    """Two uses of a DRAM tensor by one op whose order is free, or follows from the data.
+
+    Each element is written once; of a state, it was read before, by what made the new one.
+    """
+    in_dram = first.low == IN_DRAM == second.low
+    return in_dram and first.op == second.op and ((first.writes and second.writes) or first.state)
 
 
 def _merged(touches: Touches) -> Touches:

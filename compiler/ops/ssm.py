@@ -223,6 +223,11 @@ class SsdStep(_Scan):
         return (x, named["state"])
 
     @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Of the state with C; what comes into the state contracts nothing."""
+        return ins[0].elements
+
+    @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """Five for each element of the state: decay, product with B, sum, product with C, sum."""
         return 5 * ins[0].elements
