@@ -6,8 +6,8 @@ products contract over partitions and only p is transposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from arch_configs.spec import ArchSpec
@@ -17,27 +17,26 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
+from compiler.kernels.bands import Bands, Query
 from compiler.kernels.flash import (
     MASKED,
-    Chunk,
     FlashTile,
     Lane,
+    Masked,
     Sizes,
     Source,
     Start,
-    Step,
-    Work,
-    all_chunks,
     choose_chunk,
     copies,
     row_limit,
-    run_steps,
-    split_last,
 )
 from compiler.kernels.flash_group import TILES, GroupTile, Job, Pool, run_chunks, turns
+from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, split_last
+from compiler.kernels.kv import Extras, from_activations, source
+from compiler.kernels.sight import Field
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
-from compiler.ops.attention import Attention
+from compiler.ops.attention import Attention, DecodeAttention
 
 GROUPS = 256  # chunks of a causal sequence; each has code of its own, so that longer ones would not end
 UNROLLED_STEPS = 48  # steps of one head that are written out, as one pipeline, rather than in loops
@@ -46,42 +45,50 @@ UNROLLED_STEPS = 48  # steps of one head that are written out, as one pipeline, 
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, Attention)
-    heads = Fixed(feature_blocked(head_block(arch, op.head_dim)))
-    return heads, heads, Fixed(ROW_MAJOR), heads
+    heads, values = (Fixed(feature_blocked(head_block(arch, d))) for d in (op.head_dim, op.values))
+    extras = (Fixed(ROW_MAJOR),) * (len(node.inputs) - 3)
+    return heads, heads, Fixed(ROW_MAJOR), *extras, values
 
 
 def attention(b: Builder, site: Site) -> None:
     """Lower an `Attention` op."""
     op = site.op
     assert isinstance(op, Attention)
-    Prefill(b, site, op).run()
+    queries, keys = (site.inputs[i].type.shape[0] // op.batch for i in (0, 1))
+    windowed = 0 < op.window < keys
+    if windowed or (op.causal and (op.offset or queries != keys)):
+        _bands(b, site, op, queries, keys)
+    else:
+        Prefill(b, site, op).run()
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """All keys [head block, blocks, seq] and values [key tile, tiles, head_dim] of one head."""
-
-    keys: Tensor
-    values: Tensor
-
-    def chunk(self, start: Start, width: int) -> Chunk:
-        """A window of the tiles."""
-        tile = start // self.values.shape[0]
-        return Chunk(
-            lambda _, h, at, size: self.keys[:, h, (start + at, size)],
-            lambda _, j, rows, columns: self.values[(0, rows), tile + j, columns],
-        )
+def _bands(b: Builder, site: Site, op: Attention, queries: int, keys: int) -> None:
+    """Queries that do not see all keys up to their own, which is the last one of the last query."""
+    dtype = site.inputs[0].type.dtype
+    rows = min(row_limit(site, dtype), queries)
+    chunk = choose_chunk(site, rows, max(op.head_dim, op.values), keys, dtype, 2)
+    sizes = sizes_of(site, op, chunk, copies(site, 2), site.slots)
+    query = Query(op.batch, op.heads, op.kv_heads, queries, op.offset)
+    field = Field(op.sight, keys, sizes.key_tile, chunk)
+    load = from_activations(b, site, sizes, keys)
+    Bands(b, site, sizes, query, field, rows=rows, load=load).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Streamed:
-    """Keys and values that are loaded chunk by chunk."""
-
-    load: Callable[[Start, int], Source]
-
-    def chunk(self, start: Start, width: int) -> Chunk:
-        """Load it."""
-        return self.load(start, width).chunk(0, width)
+def sizes_of(site: Site, op: Attention | DecodeAttention, chunk: int, copies: int, slots: int) -> Sizes:
+    """The extents of `op` in chunks of `chunk` keys."""
+    return Sizes(
+        head_dim=op.head_dim,
+        head_block=head_block(site.arch, op.head_dim),
+        key_tile=base_block(site.arch),
+        chunk=chunk,
+        scale=op.scale,
+        dtype=site.inputs[0].type.dtype,
+        copies=copies,
+        slots=slots,
+        value_dim=op.values,
+        value_block=head_block(site.arch, op.values),
+        softcap=op.softcap,
+    )
 
 
 class Prefill:
@@ -90,7 +97,7 @@ class Prefill:
     def __init__(self, b: Builder, site: Site, op: Attention) -> None:
         """Choose tile sizes."""
         self.b, self.site, self.op = b, site, op
-        self.seq = site.inputs[0].type.shape[0] // op.batch
+        self.seq, self.keys = (site.inputs[i].type.shape[0] // op.batch for i in (0, 1))
         arch, dtype = site.arch, site.inputs[0].type.dtype
         self.group = op.heads // op.kv_heads
         self.shared = self.group % 2 == 0  # two query heads at once share a kv head, or bring one each
@@ -98,28 +105,23 @@ class Prefill:
         self.rows = min(row_limit(site, dtype), self.seq)
         self.side = 2 if self.ways == 1 and self.seq > self.rows else 1  # query tiles of a head at once
         at_once = self.ways * self.side
-        chunk = choose_chunk(site, self.rows, op.head_dim, self.seq, dtype, at_once)
+        chunk = choose_chunk(site, self.rows, max(op.head_dim, op.values), self.keys, dtype, at_once)
         if op.causal and self.seq > GROUPS * chunk:
             raise CompileError(
                 f"{site.name}: causal attention: got {self.seq} positions, want at most {GROUPS * chunk} "
                 f"({GROUPS} chunks of the {chunk} keys that {arch.accumulator} holds)"
             )
         groups, tiles = -(-self.seq // chunk), -(-min(chunk, self.seq) // self.rows)
-        steps = tiles * groups * (groups + 1) // 2 if op.causal else tiles * groups * groups
+        chunks = -(-self.keys // chunk)
+        steps = tiles * groups * (groups + 1) // 2 if op.causal else tiles * groups * chunks
         self.unrolled = steps <= UNROLLED_STEPS
-        self.sizes = Sizes(
-            head_dim=op.head_dim,
-            head_block=head_block(arch, op.head_dim),
-            key_tile=base_block(arch),
-            chunk=chunk,
-            scale=op.scale,
-            dtype=dtype,
-            copies=copies(site, at_once),
-            slots=1 if self.unrolled else site.slots,
-        )
-        tiles = -(-self.seq // self.sizes.key_tile)
-        held = (self.seq * self.sizes.head_blocks + tiles * op.head_dim) * dtype_bytes(dtype) * site.slots
+        slots = 1 if self.unrolled else site.slots
+        self.sizes = sizes_of(site, op, chunk, copies(site, at_once), slots)
+        tiles = -(-self.keys // self.sizes.key_tile)
+        held = (self.keys * self.sizes.head_blocks + tiles * op.values) * dtype_bytes(dtype) * site.slots
         self.resident = 2 * held * (1 if self.shared else self.ways) <= site.room
+        self._load = from_activations(b, site, self.sizes, self.keys)
+        self.extras = Extras.of(b, site, self.rows, op.batch, op.heads)
         # Queries that are loaded and stored at once, and go through the chunks together if they are many.
         together = -(-TILES * self.rows // chunk) * chunk
         self.grouped = not self.unrolled and chunk % self.rows == 0 and together <= self.seq
@@ -152,30 +154,11 @@ class Prefill:
         return mask
 
     def _source(self, batch: Affine, head: Affine) -> Source:
-        """All keys and values of a head if they fit, else load each chunk when it is used."""
-        if self.resident:
-            return self.load(batch, head, 0, self.seq)
-        return _Streamed(lambda start, width: self.load(batch, head, start, width))
+        return source(self.load, batch, head, self.keys, resident=self.resident)
 
     def load(self, batch: Affine, head: Affine, start: Start, length: int) -> Source:
         """Some keys and values of a head."""
-        b, sizes, slots = self.b, self.sizes, self.site.slots
-        k, v = self.site.inputs[1].tensor, self.site.inputs[2].tensor
-        keys = b.scratch((sizes.head_block, sizes.head_blocks, length), sizes.dtype, slots=slots, name="k")
-        tiles = -(-length // sizes.key_tile)
-        values = b.scratch((sizes.key_tile, tiles, sizes.head_dim), sizes.dtype, slots=slots, name="v")
-        b.dma(
-            keys[:], k[:, (head * sizes.head_blocks, sizes.head_blocks), (batch * self.seq + start, length)]
-        )
-        rows = v.split(0, self.seq).split(1, sizes.key_tile).permute(2, 0, 1, 3)
-        columns = (head * sizes.head_dim, sizes.head_dim)
-        whole, rest = divmod(length, sizes.key_tile)
-        first = start // sizes.key_tile
-        if whole:
-            b.dma(values[:, (0, whole)], rows[:, batch, (first, whole), columns], "weight")
-        if rest:
-            b.dma(values[(0, rest), whole], rows[(0, rest), batch, first + whole, columns], "weight")
-        return Resident(keys, values)
+        return self._load(batch, head, start, length)
 
     # ---- query tiles -----------------------------------------------------------------------------
     def _heads(self, batch: Affine, heads: list[tuple[Affine, Source]]) -> None:
@@ -196,7 +179,7 @@ class Prefill:
                 for q in self.b.tiles(rows.size, self.rows * self.side, "q"):
                     parts = self._parts(q)
                     work = group.work(parts)
-                    split_last(self.b, work, self.sizes, self.seq, partial(group.finish, work, parts))
+                    split_last(self.b, work, self.sizes, self.keys, partial(group.finish, work, parts))
                 group.store()
 
     def _parts(self, q: Range) -> list[Range]:
@@ -215,17 +198,21 @@ class Prefill:
         b, sizes, chunk, source = self.b, self.sizes, self.sizes.chunk, head[1]
         group = self.open(batch, [head], rows)
         starts = range(0, rows.size, self.rows)
-        pool = Pool(b, self.site, sizes, self.rows, chunk, turns(len(starts)))
+        biased = self.extras.bias is not None
+        pool = Pool(b, self.site, sizes, self.rows, chunk, turns(len(starts)), biased=biased)
         parts = [Range(Affine(at), min(self.rows, rows.size - at), Affine()) for at in starts]
-        tiles = [GroupTile(b, self.site, sizes, q.size, pool, i) for i, q in enumerate(parts)]
+        tiles = [
+            GroupTile(b, self.site, sizes, q.size, pool, i, sink=self.extras.sink(q.size, head[0]))
+            for i, q in enumerate(parts)
+        ]
         lanes = [group.lane(0, q) for q in parts]
 
         def jobs(start: Start, width: int) -> list[Job]:
             return [Job(tile, lane, source, start, width) for tile, lane in zip(tiles, lanes, strict=True)]
 
-        last = rows.start.const if self.op.causal else (self.seq - 1) // chunk * chunk
+        last = rows.start.const if self.op.causal else (self.keys - 1) // chunk * chunk
         pipeline = run_chunks(b, jobs, chunk, last // chunk, resident=self.resident)
-        ends = [last + q.start.const + q.size if self.op.causal else self.seq for q in parts]
+        ends = [last + q.start.const + q.size if self.op.causal else self.keys for q in parts]
         for start in range(last, max(ends), chunk):
             loaded = source.chunk(start, min(chunk, max(ends) - start))
             for job, q, end in zip(jobs(start, chunk), parts, ends, strict=True):
@@ -239,13 +226,15 @@ class Prefill:
         assert isinstance(job.start, int)
         if job.start + job.width < end:
             return job
-        mask = self.mask[(0, q.size), 0, (0, q.size)] if self.mask is not None else None
+        masks: tuple[Masked, ...] = ()
+        if self.mask is not None:
+            masks = ((end - job.start - q.size, self.mask[(0, q.size), 0, (0, q.size)]),)
         done = partial(group.finish, [Work(job.tile, (job.lane,), job.source)], [q])
-        return replace(job, width=end - job.start, mask=mask, done=done)
+        return replace(job, width=end - job.start, masks=masks, done=done)
 
     def open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> Group:
         """Load the queries `rows` of some heads."""
-        return Group(self.b, self.site, self.sizes, batch * self.seq + rows.start, rows.size, heads)
+        return Group(self.b, self.site, self.sizes, self.extras, batch, rows, self.seq, heads)
 
     def _rows(self, g: int) -> Range:
         first = g * self.span
@@ -268,10 +257,10 @@ class Prefill:
         """The chunks that a query tile at `at` in group `g` sees; the diagonal is cut to what it may see."""
         chunk = self.sizes.chunk
         if not self.op.causal:
-            starts = range(0, self.seq, chunk)
-            return [Step(work, s, min(chunk, self.seq - s), first=s == 0) for s in starts]
+            starts = range(0, self.keys, chunk)
+            return [Step(work, s, min(chunk, self.keys - s), first=s == 0) for s in starts]
         assert self.mask is not None
-        masks = (self.mask[(0, rows), 0, (0, rows)],) * len(work)
+        masks = (((at, self.mask[(0, rows), 0, (0, rows)]),),) * len(work)
         before = [Step(work, c * chunk, chunk, first=c == 0) for c in range(g)]
         return [*before, Step(work, g * chunk, at + rows, first=g == 0, masks=masks)]
 
@@ -287,7 +276,9 @@ class Prefill:
             work = group.work(parts)
             width = min(self.sizes.chunk, group.size)
             masks = tuple(
-                self.mask[(0, part.size), part.index, (0, width)] for part in parts for _ in group.heads
+                ((0, self.mask[(0, part.size), part.index, (0, width)]),)
+                for part in parts
+                for _ in group.heads
             )
             done = partial(group.finish, work, parts)
             diagonal = Step(work, g * self.sizes.chunk, width, first=g == 0, masks=masks, done=done)
@@ -312,32 +303,42 @@ class Group:
         b: Builder,
         site: Site,
         sizes: Sizes,
-        start: Affine,
-        size: int,
+        extras: Extras,
+        batch: Affine,
+        rows: Range,
+        seq: int,
         heads: list[tuple[Affine, Source]],
     ) -> None:
         """Load the queries."""
-        self.b, self.site, self.sizes, self.start, self.size, self.heads = b, site, sizes, start, size, heads
-        shape = (sizes.head_block, sizes.head_blocks, size)
+        self.b, self.site, self.sizes, self.heads, self.size = b, site, sizes, heads, rows.size
+        self.extras, self.batch, self.first = extras, batch, rows.start
+        self.start = batch * seq + rows.start
+        shape = (sizes.head_block, sizes.head_blocks, rows.size)
         self.queries = [b.scratch(shape, sizes.dtype, slots=site.slots, name="q") for _ in heads]
+        shape = (sizes.value_block, sizes.value_blocks, rows.size)
         self.results = [b.scratch(shape, sizes.dtype, slots=site.slots, name="ot") for _ in heads]
         for tile, (head, _) in zip(self.queries, heads, strict=True):
-            b.dma(tile[:], self._window(site.inputs[0].tensor, head))
+            b.dma(tile[:], self._window(site.inputs[0].tensor, head, sizes.head_blocks))
 
-    def _window(self, tensor: Tensor, head: Affine) -> Access:
-        blocks = self.sizes.head_blocks
+    def _window(self, tensor: Tensor, head: Affine, blocks: int) -> Access:
         return tensor[:, (head * blocks, blocks), (self.start, self.size)]
 
-    def lane(self, i: int, q: Range) -> Lane:
-        """The query rows `q` of head number `i`."""
-        return Lane(0, q.size, lambda h: self.queries[i][:, h, (q.start, q.size)])
+    def lane(self, number: int, q: Range) -> Lane:
+        """The query rows `q` of head number `number`."""
+        tile = self.queries[number]
+        bias = self.extras.rows(self.batch, self.heads[number][0], self.first + q.start, q.size)
+        return Lane(0, q.size, lambda h: tile[:, h, (q.start, q.size)], bias=bias)
 
     def work(self, parts: list[Range]) -> list[Work]:
         """Fresh running state for each of the query tiles `parts`, of each head."""
+
+        def tile(q: Range, head: Affine) -> FlashTile:
+            return FlashTile(self.b, self.site, self.sizes, q.size, sink=self.extras.sink(q.size, head))
+
         return [
-            Work(FlashTile(self.b, self.site, self.sizes, q.size), (self.lane(i, q),), source)
+            Work(tile(q, head), (self.lane(i, q),), source)
             for q in parts
-            for i, (_, source) in enumerate(self.heads)
+            for i, (head, source) in enumerate(self.heads)
         ]
 
     def finish(self, work: list[Work], parts: list[Range]) -> None:
@@ -350,7 +351,8 @@ class Group:
     def store(self) -> None:
         """Write the whole group back."""
         for tile, (head, _) in zip(self.results, self.heads, strict=True):
-            self.b.dma(self._window(self.site.outputs[0].tensor, head), tile[:], "output")
+            window = self._window(self.site.outputs[0].tensor, head, self.sizes.value_blocks)
+            self.b.dma(window, tile[:], "output")
 
 
 KERNEL = Kernel(_wants, attention)

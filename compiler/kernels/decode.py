@@ -14,36 +14,25 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
-from compiler.isa import Affine
-from compiler.kernels.flash import (
-    SKEW,
-    Chunk,
-    FlashTile,
-    Lane,
-    Sizes,
-    Start,
-    Work,
-    choose_chunk,
-    copies,
-    row_limit,
-    split_last,
-)
-from compiler.kernels.site import Site, base_block, head_block
+from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.isa import Access, Affine
+from compiler.kernels.attention import sizes_of
+from compiler.kernels.bands import Bands, Query
+from compiler.kernels.flash import SKEW, Chunk, FlashTile, Lane, Sizes, Start, choose_chunk, copies, row_limit
+from compiler.kernels.flash_steps import Step, Work, run_cells
+from compiler.kernels.kv import broadcast, from_caches, value_cache_layout
+from compiler.kernels.sight import Edge, Field, edge_mask
+from compiler.kernels.site import Site, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import DecodeAttention, KvWrite
-
-
-def value_cache_layout(arch: ArchSpec) -> Layout:
-    """[batch, kv_heads, position, head_dim] with consecutive positions on partitions, blocks in a row."""
-    return Layout(((2, base_block(arch)),), (0, 1, 3, 2, 4))
 
 
 def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, DecodeAttention)
-    heads = Fixed(feature_blocked(head_block(arch, op.head_dim)))
-    return heads, Fixed(ROW_MAJOR), Fixed(value_cache_layout(arch)), heads
+    heads, values = (Fixed(feature_blocked(head_block(arch, d))) for d in (op.head_dim, op.values))
+    extras = (Fixed(ROW_MAJOR),) * (len(node.inputs) - 3)
+    return heads, Fixed(ROW_MAJOR), Fixed(value_cache_layout(arch)), *extras, values
 
 
 def _write_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -115,7 +104,7 @@ class _Cache:
         tiles = -(-width // sizes.key_tile)
         block = sizes.head_block
         keys = b.scratch((block, self.heads, sizes.head_blocks, width), sizes.dtype, slots=slots, name="k")
-        shape = (sizes.key_tile, self.heads, tiles, sizes.head_dim)
+        shape = (sizes.key_tile, self.heads, tiles, sizes.value_dim)
         values = b.scratch(shape, sizes.dtype, slots=slots, name="v")
         mine = (self.first, self.heads)
         cached = self.site.inputs[1].tensor.split(2, block).permute(3, 0, 1, 2, 4)
@@ -134,78 +123,169 @@ class _Cache:
 
 
 def decode_attention(b: Builder, site: Site) -> None:
-    """Lower a `DecodeAttention` op."""
+    """Lower a `DecodeAttention` op: packed rows where the queries of a kv head fit one tile, else bands."""
     op = site.op
     assert isinstance(op, DecodeAttention)
-    group = op.heads // op.kv_heads
-    dtype = site.inputs[0].type.dtype
-    pack = _packing(site, group, op.kv_heads, dtype)
-    ways = 2 if op.kv_heads % (2 * pack.heads) == 0 else 1
-    rows = pack.heads * pack.rows
-    chunk = choose_chunk(site, rows, op.head_dim, op.length, dtype, ways)
-    sizes = Sizes(
-        op.head_dim,
-        head_block(site.arch, op.head_dim),
-        base_block(site.arch),
-        chunk,
-        op.scale,
-        dtype,
-        copies(site, ways),
-        site.slots,
-    )
-    shape = (sizes.head_block, op.kv_heads, group, sizes.head_blocks, op.batch)
-    queries = b.scratch(shape, dtype, name="q")
-    results = b.scratch(shape, dtype, name="ot")
-    b.dma(queries[:], site.inputs[0].tensor[:])
-    for batch in b.tiles(op.batch, 1, "b"):
-        padded = _pad_queries(b, site, sizes, queries, batch.start, pack)
-        for kv in b.tiles(op.kv_heads, pack.heads * ways, "kv"):
-            work, firsts = [], []
-            for way in range(-(-kv.size // pack.heads)):
-                heads = min(pack.heads, kv.size - way * pack.heads)
-                first = kv.start + way * pack.heads
-                firsts.append((first, heads))
-                lanes = tuple(_lane(padded, first + i, i, pack) for i in range(heads))
-                tile = FlashTile(b, site, sizes, heads * pack.rows, skew=SKEW)
-                work.append(Work(tile, lanes, _Cache(b, site, sizes, batch.start, first, heads)))
-            store = partial(_store, b, sizes, pack, results, work, firsts, batch.start)
-            split_last(b, work, sizes, op.length, store)
-    b.dma(site.outputs[0].tensor[:], results[:], "output")
+    rows, dtype = op.heads // op.kv_heads * op.queries, site.inputs[0].type.dtype
+    if op.queries == 1 or rows <= row_limit(site, dtype):
+        _Decode(b, site, op, rows, dtype).run()
+        return
+    rows = min(row_limit(site, dtype), op.queries)
+    chunk = choose_chunk(site, rows, max(op.head_dim, op.values), op.length, dtype, 2)
+    sizes = sizes_of(site, op, chunk, copies(site, 2), site.slots)
+    query = Query(op.batch, op.heads, op.kv_heads, op.queries, op.offset)
+    field = Field(op.sight, op.length, sizes.key_tile, chunk)
+    Bands(b, site, sizes, query, field, rows=rows, load=from_caches(b, site, sizes)).run()
 
 
-def _store(
-    b: Builder,
-    sizes: Sizes,
-    pack: _Packing,
-    results: Tensor,
-    work: list[Work],
-    firsts: list[tuple[Affine, int]],
-    batch: Affine,
-) -> None:
-    """Keep the results of some kv heads: [block, kv head, group, block no., sequence]."""
-    for item, (first, heads) in zip(work, firsts, strict=True):
-        turned = item.tile.finish().split(2, pack.rows)
+class _Decode:
+    """Few query rows: those of several kv heads share a tile; row `i * queries + q` is query q of head i."""
+
+    def __init__(self, b: Builder, site: Site, op: DecodeAttention, rows: int, dtype: str) -> None:
+        self.b, self.site, self.op, self.mine = b, site, op, rows
+        self.group = op.heads // op.kv_heads
+        self.pack = _packing(site, rows, op.kv_heads, dtype)
+        self.ways = 2 if op.kv_heads % (2 * self.pack.heads) == 0 else 1
+        wide = max(op.head_dim, op.values)
+        seen = op.length - op.sight.first(op.offset)
+        chunk = choose_chunk(site, self.pack.heads * self.pack.rows, wide, seen, dtype, self.ways)
+        self.sizes = sizes_of(site, op, chunk, copies(site, self.ways), site.slots)
+        field = Field(op.sight, op.length, self.sizes.key_tile, chunk)
+        self.cells = [part.cells[0] for part in field.parts([(op.offset, op.queries)])]
+        self.masks = {(e.delta, e.width): self._mask(e) for cell in self.cells for e in cell.edges}
+        self.sinks = self._sinks() if op.sinks else None
+        named = dict(zip(op.roles, site.inputs, strict=True))
+        bias = named["bias"].tensor if "bias" in named else None
+        self.bias = bias and broadcast(broadcast(bias, 0, op.batch), 1, op.heads)
+
+    def run(self) -> None:
+        """Loop over sequences and kv heads."""
+        b, op, sizes, pack = self.b, self.op, self.sizes, self.pack
+        tokens = op.batch * op.queries
+        shape = (sizes.head_block, op.kv_heads, self.group, sizes.head_blocks, tokens)
+        queries = b.scratch(shape, sizes.dtype, name="q")
+        shape = (sizes.value_block, op.kv_heads, self.group, sizes.value_blocks, tokens)
+        results = b.scratch(shape, sizes.dtype, name="ot")
+        b.dma(queries[:], self.site.inputs[0].tensor[:])
+        for batch in b.tiles(op.batch, 1, "b"):
+            padded = self._pad(queries, batch.start)
+            for kv in b.tiles(op.kv_heads, pack.heads * self.ways, "kv"):
+                work, firsts = [], []
+                for way in range(-(-kv.size // pack.heads)):
+                    heads = min(pack.heads, kv.size - way * pack.heads)
+                    first = kv.start + way * pack.heads
+                    firsts.append((first, heads))
+                    work.append(self._work(padded, batch.start, first, heads))
+                run_cells(
+                    b,
+                    work,
+                    sizes,
+                    self._steps(work),
+                    partial(self._store, results, work, firsts, batch.start),
+                )
+        b.dma(self.site.outputs[0].tensor[:], results[:], "output")
+
+    def _work(self, padded: Tensor, batch: Affine, first: Affine, heads: int) -> Work:
+        b, pack, rows = self.b, self.pack, heads * self.pack.rows
+        sink = None if self.sinks is None else self.sinks[(0, rows), first // pack.heads]
+        tile = FlashTile(b, self.site, self.sizes, rows, skew=SKEW, sink=sink)
+        lanes = tuple(self._lane(padded, batch, first + i, i) for i in range(heads))
+        return Work(tile, lanes, _Cache(b, self.site, self.sizes, batch, first, heads))
+
+    def _lane(self, padded: Tensor, batch: Affine, head: Affine, position: int) -> Lane:
+        bias, rows = None, self.pack.rows
+        if self.bias is not None:
+            stored, mine = self.bias, (head * self.group, self.group)
+
+            def bias(start: Start, width: int) -> Access:
+                return stored[batch, mine, :, (start, width)]
+
+        return Lane(position * rows, rows, lambda h: padded[:, head, h], position, bias)
+
+    def _steps(self, work: list[Work]) -> list[Step]:
+        rows = self.pack.rows * self.pack.heads
+        steps = []
+        for i, cell in enumerate(self.cells):
+            masks = [
+                [
+                    (e.column, self.masks[e.delta, e.width][(0, min(rows, item.tile.rows)), :])
+                    for e in cell.edges
+                ]
+                for item in work
+            ]
+            steps.append(Step(work, cell.start, cell.width, first=i == 0, masks=masks if cell.edges else ()))
+        return steps
+
+    # ---- tables ----------------------------------------------------------------------------------
+    def _rows(self) -> list[int]:
+        """Where the query rows of each query head of a tile begin."""
+        return [
+            i * self.pack.rows + g * self.op.queries
+            for i in range(self.pack.heads)
+            for g in range(self.group)
+        ]
+
+    def _mask(self, edge: Edge) -> Tensor:
+        """[rows, width]: the mask of the queries of one head, at the rows of each."""
+        b, queries = self.b, self.op.queries
+        one = edge_mask(b, self.op.sight, queries, edge.delta, edge.width)
+        mask = b.scratch((self.pack.heads * self.pack.rows, edge.width), "fp32", name="masks")
+        b.memset(mask[:], 0.0)
+        for row in self._rows():
+            b.dma(mask[(row, queries), :], one[:], "aux")
+        return mask
+
+    def _sinks(self) -> Tensor:
+        """Minus the sinks, [rows, tiles of kv heads]."""
+        b, op, pack = self.b, self.op, self.pack
+        port = self.site.inputs[-1]
+        columns = -(-op.kv_heads // pack.heads)
+        raw = b.scratch((pack.heads * pack.rows, columns), port.type.dtype, name="sinks")
+        b.memset(raw[:], 0.0)
+        step = pack.heads * self.group
+        for row in self._rows():
+            head = row // pack.rows * self.group + row % pack.rows // op.queries
+            count = -(-(op.heads - head) // step)
+            b.dma(
+                raw[(row, op.queries), (0, count)],
+                port.tensor.repeat(0, op.queries)[:, (head, count, step)],
+                "aux",
+            )
+        sinks = b.scratch(raw.shape, "fp32", name="sinks")
+        b.tensor_scalar(sinks[:], raw[:], "multiply", -1.0)
+        return sinks
+
+    # ---- queries and results ---------------------------------------------------------------------
+    def _pad(self, queries: Tensor, batch: Affine) -> Tensor:
+        """Queries of one sequence, the rows of each kv head padded: [block, kv head, block no., rows]."""
+        b, count, sizes, rows = self.b, self.op.queries, self.sizes, self.pack.rows
+        shape = (sizes.head_block, self.op.kv_heads, sizes.head_blocks, rows)
+        padded = b.scratch(shape, sizes.dtype, slots=self.site.slots, name="q.padded")
+        if rows > self.mine:
+            b.memset(padded[:], 0.0)
+        if count == 1:
+            b.copy(padded.permute(0, 1, 3, 2)[:, :, (0, self.group)], queries[:, :, :, :, batch])
+            return padded
+        split = padded.split(3, count)  # [..., query head, query]
         for h in range(sizes.head_blocks):
-            target = results[:, (first, heads), :, h, batch]
-            b.copy(target, turned[:, h, (0, heads), (0, results.shape[2])])
+            mine = queries[:, :, :, h, (batch * count, count)]
+            b.copy(split[:, :, h, (0, self.group)], mine)
+        return padded
 
-
-def _pad_queries(
-    b: Builder, site: Site, sizes: Sizes, queries: Tensor, batch: Affine, pack: _Packing
-) -> Tensor:
-    """Queries of one sequence, each kv head's rows padded with zeros: [block, kv head, block no., rows]."""
-    _, kv_heads, group, blocks, _ = queries.shape
-    padded = b.scratch(
-        (sizes.head_block, kv_heads, blocks, pack.rows), sizes.dtype, slots=site.slots, name="q.padded"
-    )
-    if pack.rows > group:
-        b.memset(padded[:], 0.0)
-    b.copy(padded.permute(0, 1, 3, 2)[:, :, (0, group)], queries[:, :, :, :, batch])
-    return padded
-
-
-def _lane(padded: Tensor, head: Affine, position: int, pack: _Packing) -> Lane:
-    return Lane(position * pack.rows, pack.rows, lambda h: padded[:, head, h], position)
+    def _store(
+        self, results: Tensor, work: list[Work], firsts: list[tuple[Affine, int]], batch: Affine
+    ) -> None:
+        """Keep the results of some kv heads: [block, kv head, group, block no., token]."""
+        count = self.op.queries
+        for item, (first, heads) in zip(work, firsts, strict=True):
+            turned = item.tile.finish().split(2, self.pack.rows)
+            for h in range(self.sizes.value_blocks):
+                if count == 1:
+                    target = results[:, (first, heads), :, h, batch]
+                    self.b.copy(target, turned[:, h, (0, heads), (0, self.group)])
+                else:
+                    target = results[:, (first, heads), :, h, (batch * count, count)]
+                    self.b.copy(target, turned.split(3, count)[:, h, (0, heads), (0, self.group)])
 
 
 DECODE = Kernel(_decode_wants, decode_attention)

@@ -18,6 +18,7 @@ from compiler.isa import Access, Affine
 from compiler.kernels.site import Site, bank_pitch, base_block
 
 Start = Affine | int
+Masked = tuple[int, Access]  # first column, and what is added from there on
 SKEW = 2  # stages between a chunk's softmax and its share of the output
 MASKED = -1.0e9  # added to scores that must not count; exp of it is 0 in every dtype
 
@@ -46,24 +47,18 @@ class Source(Protocol):
 class Lane:
     """Query rows that share one key/value head, at partitions `first .. first + rows`.
 
-    `query(h)` is [head block, rows]; `head` is which of the source's heads they look at. `pieces` of queries
-    and keys may be more than those of the head dimension: what is behind them counts for scores only.
+    `query(h)` is [head block, rows]; `head` is which of the source's heads they look at; `bias(start, width)`
+    is what is added to their scaled scores for these keys, in DRAM, [rows, width] in row-major order.
+    `pieces` of queries and keys may be more than those of the head dimension: what is behind them counts for
+    scores only.
     """
 
     first: int
     rows: int
     query: Callable[[int], Access]
     head: int = 0
+    bias: Callable[[Start, int], Access] | None = None
     pieces: int = 0  # 0: those of the head dimension
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A tile of query rows, its lanes, and where their keys and values come from."""
-
-    tile: FlashTile
-    lanes: tuple[Lane, ...]
-    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +73,24 @@ class Sizes:
     dtype: str
     copies: int  # slots of each accumulator tile
     slots: int  # slots of each scratchpad tile; one where every step has tiles of its own
+    value_dim: int  # width of a head's values and results
+    value_block: int
+    softcap: float = 0.0
 
     @property
     def head_blocks(self) -> int:
         """Pieces of the head dimension."""
         return self.head_dim // self.head_block
+
+    @property
+    def value_blocks(self) -> int:
+        """Pieces of the results."""
+        return self.value_dim // self.value_block
+
+    @property
+    def factor(self) -> float:
+        """What finished scores are multiplied with: scaled ones went through the soft cap."""
+        return self.softcap or self.scale
 
 
 def row_limit(site: Site, dtype: str) -> int:
@@ -132,18 +140,30 @@ class FlashTile:
     before it is divided by `total`.
     """
 
-    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, *, skew: int = 0) -> None:
-        """State tiles live in the innermost loop that is open now; it pipelines steps `skew` stages apart."""
-        self.b, self.site, self.sizes, self.rows = b, site, sizes, rows
+    def __init__(
+        self,
+        b: Builder,
+        site: Site,
+        sizes: Sizes,
+        rows: int,
+        *,
+        skew: int = 0,
+        sink: Access | None = None,
+    ) -> None:
+        """State tiles live in the innermost loop that is open now; it pipelines steps `skew` stages apart.
+
+        `sink` [rows, 1] holds minus the logits of one more key, whose value is zero.
+        """
+        self.b, self.site, self.sizes, self.rows, self.sink = b, site, sizes, rows, sink
         self.shift = b.scratch((rows, 1), "fp32", slots=sizes.slots, name="shift")
         self.total = b.scratch((rows, 1), "fp32", slots=max(sizes.slots, skew + 1), need=skew + 1, name="sum")
-        self.out = b.scratch((rows, sizes.head_dim), "fp32", slots=sizes.slots, name="o")
+        self.out = b.scratch((rows, sizes.value_dim), "fp32", slots=sizes.slots, name="o")
         arch = site.arch
         self.piece = min(arch.array.moving_max, arch.bank_bytes(arch.accumulator) // 4)  # columns a matmul
 
     # ---- stage 0 ---------------------------------------------------------------------------------
-    def scores(self, lanes: Sequence[Lane], chunk: Chunk, width: int) -> Tensor:
-        """q k^T of a chunk."""
+    def scores(self, lanes: Sequence[Lane], chunk: Chunk, start: Start, width: int) -> Tensor:
+        """q k^T of a chunk from key `start` on, with soft cap and bias; to be multiplied by `factor`."""
         b, sizes = self.b, self.sizes
         scores = self._sums("scores", (self.rows, width))
         for lane in lanes:
@@ -156,16 +176,33 @@ class FlashTile:
                         chunk.keys(lane.head, h, at, size),
                         reset=None if h else (),
                     )
+        if sizes.softcap:
+            b.activate(scores[:], scores[:], "tanh", scale=sizes.scale / sizes.softcap)
+        if any(lane.bias for lane in lanes):
+            self._add_bias(lanes, scores, start, width)
         return scores
 
-    def shifts(self, scores: Tensor, mask: Access | None, *, first: bool) -> Tensor:
-        """-scale times the maximum so far; `mask` is added to the last columns of the scores."""
-        b, scale = self.b, self.sizes.scale
-        if mask is not None:
-            part = scores[:, (scores.shape[1] - mask.free_elements, mask.free_elements)]
+    def _add_bias(self, lanes: Sequence[Lane], scores: Tensor, start: Start, width: int) -> None:
+        b, sizes = self.b, self.sizes
+        bias = self._tile("bias", (self.rows, width), sizes.dtype)
+        sources = [(lane, lane.bias(start, width)) for lane in lanes if lane.bias is not None]
+        if sum(source.elements for _, source in sources) < self.rows * width:  # rows that only fill a tile
+            b.memset(bias[:], 0.0)
+        for lane, source in sources:
+            b.dma(bias[(lane.first, source.elements // width), :], source, "aux")
+        b.tensor_tensor(scores[:], bias[:], scores[:], "add", scale=1.0 / sizes.factor)
+
+    def shifts(self, scores: Tensor, masks: Sequence[Masked], *, first: bool) -> Tensor:
+        """-scale times the maximum so far; masks are added to the scores."""
+        b, scale = self.b, self.sizes.factor
+        for column, mask in masks:
+            part = scores[:, (column, mask.free_elements)]
             b.tensor_tensor(part, part, mask, "add")
         peak = self._tile("peak", (self.rows, 1))
         b.reduce(peak[:], scores[:], "max")
+        if first and self.sink is not None:
+            b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale, "min", self.sink)
+            return self.shift
         if first:
             b.tensor_scalar(self.shift[:], peak[:], "multiply", -scale)
             return self.shift
@@ -175,10 +212,14 @@ class FlashTile:
 
     def weights(self, scores: Tensor, shift: Tensor, *, skew: int) -> Weights:
         """Exponentials of the scores and their sums, relative to `shift`."""
-        b, scale = self.b, self.sizes.scale
+        b, scale = self.b, self.sizes.factor
         weights = self._tile("p", (self.rows, scores.shape[1]), self.sizes.dtype)
         if shift is self.shift:
             b.activate(weights[:], scores[:], "exp", scale=scale, bias=shift[:], accumulate=self.total[:])
+            if self.sink is not None:
+                sink = self._tile("sink", (self.rows, 1))
+                b.activate(sink[:], self.sink, "exp", scale=-1.0, bias=shift[:])
+                b.tensor_tensor(self.total[:], self.total[:], sink[:], "add")
             return Weights(weights)
         alpha = self._tile("alpha", (self.rows, 1), late=skew)
         b.activate(alpha[:], self.shift[:], "exp", scale=-1.0, bias=shift[:])
@@ -228,10 +269,10 @@ class FlashTile:
     def accumulate(self, lanes: Sequence[Lane], chunk: Chunk, kept: Tensor, weights: Weights) -> None:
         """o = o * alpha + p v."""
         b, sizes, width = self.b, self.sizes, weights.tile.shape[1]
-        product = self._sums("pv", (self.rows, sizes.head_dim))
+        product = self._sums("pv", (self.rows, sizes.value_dim))
         for lane in lanes:
-            for at in range(0, sizes.head_dim, self.piece):
-                columns = (at, min(self.piece, sizes.head_dim - at))
+            for at in range(0, sizes.value_dim, self.piece):
+                columns = (at, min(self.piece, sizes.value_dim - at))
                 for j in range(kept.shape[1]):
                     size = min(sizes.key_tile, width - j * sizes.key_tile)
                     b.matmul(
@@ -247,114 +288,15 @@ class FlashTile:
 
     def divide(self) -> None:
         """The output is complete: divide it by the sums."""
-        shape = (self.rows, self.sizes.head_dim)
+        shape = (self.rows, self.sizes.value_dim)
         self.final = self.b.scratch(shape, self.sizes.dtype, slots=self.sizes.slots, name="o.n")
         self.b.tensor_scalar(self.final[:], self.out[:], "divide", self.total[:])
 
     def finish(self) -> Tensor:
-        """The result with the head dimension on partitions: [head block, blocks, rows or more]."""
+        """The result with its features on partitions: [value block, blocks, rows or more]."""
         sizes = self.sizes
-        turned = self._turned(sizes.head_block, sizes.head_blocks, "o.t")
-        for h in range(sizes.head_blocks):
-            columns = (h * sizes.head_block, sizes.head_block)
+        turned = self._turned(sizes.value_block, sizes.value_blocks, "o.t")
+        for h in range(sizes.value_blocks):
+            columns = (h * sizes.value_block, sizes.value_block)
             self.b.transpose(turned[:, h, (0, self.rows)], self.final[:, columns])
         return turned
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One chunk of keys for several independent tiles; `done` is called when its output is in.
-
-    `masks`, one for each tile or none at all, are added to the last columns of its scores.
-    """
-
-    work: Sequence[Work]
-    start: Start
-    width: int
-    first: bool = False
-    masks: Sequence[Access] = ()
-    done: Callable[[], None] | None = None
-
-
-class _Open:
-    """A step under way. Its tiles are interleaved, so that one fills the other's gaps."""
-
-    def __init__(self, step: Step, skew: int) -> None:
-        self.step = step
-        sources: list[Source] = []
-        self.chunks: list[Chunk] = []
-        for item in step.work:  # tiles may share a source: load it once
-            known = next((c for s, c in zip(sources, self.chunks, strict=True) if s is item.source), None)
-            sources.append(item.source)
-            self.chunks.append(known or item.source.chunk(step.start, step.width))
-        both = list(zip(step.work, self.chunks, strict=True))
-        scores = [item.tile.scores(item.lanes, chunk, step.width) for item, chunk in both]
-        masks = step.masks or (None,) * len(scores)
-        self.weights: list[Weights] = []
-        for item, s, mask in zip(step.work, scores, masks, strict=True):
-            shift = item.tile.shifts(s, mask, first=step.first)
-            self.weights.append(item.tile.weights(s, shift, skew=skew))
-            item.tile.add_sums(self.weights[-1])
-        self.kept: list[Tensor] = []
-
-    def transpose(self) -> None:
-        for item, weights in zip(self.step.work, self.weights, strict=True):
-            self.kept.append(item.tile.transpose(weights))
-
-    def accumulate(self) -> None:
-        for i, item in enumerate(self.step.work):
-            item.tile.accumulate(item.lanes, self.chunks[i], self.kept[i], self.weights[i])
-            if self.step.done is not None:
-                item.tile.divide()
-
-    def finish(self) -> None:
-        if self.step.done is not None:
-            self.step.done()
-
-
-def run_steps(b: Builder, steps: Sequence[Step]) -> None:
-    """A sequence of steps, each one's softmax under the array's work for the next ones."""
-    under_way: list[_Open] = []
-    for i in range(len(steps) + SKEW + 1):
-        if i < len(steps):
-            under_way.append(_Open(steps[i], 0))
-        if 0 <= i - SKEW // 2 < len(steps):
-            under_way[i - SKEW // 2].transpose()
-        if 0 <= i - SKEW < len(steps):
-            under_way[i - SKEW].accumulate()
-        if i > SKEW:
-            under_way[i - SKEW - 1].finish()
-
-
-def run_staged(b: Builder, step: Step) -> None:
-    """The same for the one step in a loop, over its iterations."""
-    opened = _Open(step, SKEW)
-    with b.stage(SKEW // 2):
-        opened.transpose()
-    with b.stage(SKEW):
-        opened.accumulate()
-    with b.stage(SKEW + 1):
-        opened.finish()
-
-
-def all_chunks(b: Builder, work: Sequence[Work], sizes: Sizes, length: int, last: Step) -> None:
-    """Every whole chunk of the first `length` keys, most of them in a loop; then `last`."""
-    chunk = sizes.chunk
-    run_steps(b, [Step(work, 0, min(chunk, length), first=True)])
-    whole, rest = divmod(max(0, length - chunk), chunk)
-    if whole > 1:
-        with b.loop(whole, "c") as c:
-            run_staged(b, Step(work, (c + 1) * chunk, chunk))
-    elif whole:
-        run_steps(b, [Step(work, chunk, chunk)])
-    tail = [Step(work, length - rest, rest)] if rest and length > chunk else []
-    run_steps(b, [*tail, last])
-
-
-def split_last(b: Builder, work: Sequence[Work], sizes: Sizes, length: int, done: Callable[[], None]) -> None:
-    """All `length` keys in chunks; a single chunk is pipelined over the loop around it."""
-    if length <= sizes.chunk:
-        run_staged(b, Step(work, 0, length, first=True, done=done))
-        return
-    before = (length - 1) // sizes.chunk * sizes.chunk
-    all_chunks(b, work, sizes, before, Step(work, before, length - before, done=done))

@@ -16,7 +16,7 @@ from typing_extensions import override
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Access
-from compiler.kernels.flash import Chunk, FlashTile, Lane, Sizes, Source, Start, Weights
+from compiler.kernels.flash import Chunk, FlashTile, Lane, Masked, Sizes, Source, Start, Weights
 from compiler.kernels.site import Site, bank_pitch
 
 TURN = 2  # jobs between the softmax of a job and its transposes; with 1 the array waits for the exponentials
@@ -28,18 +28,30 @@ NONE = 1.0e30  # -scale times the maximum of no scores
 class Pool:
     """Tiles that the jobs of a group take in turn: `OUT + 1` of the scratchpad, 2 of the accumulators."""
 
-    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, width: int, turns: int) -> None:
+    def __init__(
+        self,
+        b: Builder,
+        site: Site,
+        sizes: Sizes,
+        rows: int,
+        width: int,
+        turns: int,
+        *,
+        biased: bool = False,
+    ) -> None:
         """Tiles for jobs of at most `rows` queries and `width` keys, in the innermost loop that is open."""
         tiles = -(-width // sizes.key_tile)
         item = dtype_bytes(sizes.dtype)
-        pieces = max(tiles, sizes.head_blocks)
+        pieces = max(tiles, sizes.value_blocks)
         pitch = bank_pitch(site.arch, rows, item) if pieces > 1 else rows
         scratch = {"p": (rows, width), "pt": (sizes.key_tile, tiles, rows)}
+        if biased:
+            scratch["bias"] = (rows, width)
         column = ("alpha", "part", "peak", "new")
         sums = {
             "scores": ((rows, width), "fp32"),
-            "p.t": ((max(sizes.key_tile, sizes.head_block), pieces, pitch), sizes.dtype),
-            "pv": ((rows, sizes.head_dim), "fp32"),
+            "p.t": ((max(sizes.key_tile, sizes.value_block), pieces, pitch), sizes.dtype),
+            "pv": ((rows, sizes.value_dim), "fp32"),
         }
         self.turns = turns
         self.tiles: dict[str, list[Tensor]] = {
@@ -57,12 +69,25 @@ class Pool:
 class GroupTile(FlashTile):
     """A query tile whose working tiles come from the pool of its group."""
 
-    def __init__(self, b: Builder, site: Site, sizes: Sizes, rows: int, pool: Pool, turn: int) -> None:
-        """Number `turn` of the group; nothing has been seen yet."""
-        super().__init__(b, site, sizes, rows)
+    def __init__(
+        self,
+        b: Builder,
+        site: Site,
+        sizes: Sizes,
+        rows: int,
+        pool: Pool,
+        turn: int,
+        *,
+        sink: Access | None = None,
+    ) -> None:
+        """Number `turn` of the group; nothing but the sink has been seen yet."""
+        super().__init__(b, site, sizes, rows, sink=sink)
         self._pool, self.turn = pool, turn % pool.turns
-        b.memset(self.shift[:], NONE)
-        b.memset(self.total[:], 0.0)
+        if sink is None:
+            b.memset(self.shift[:], NONE)
+        else:
+            b.copy(self.shift[:], sink)
+        b.memset(self.total[:], 0.0 if sink is None else 1.0)
         b.memset(self.out[:], 0.0)
 
     @override
@@ -76,14 +101,14 @@ class GroupTile(FlashTile):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One query tile and one chunk of keys; `mask` is added to the last columns of its scores."""
+    """One query tile and one chunk of keys; `masks` are added to its scores."""
 
     tile: GroupTile
     lane: Lane
     source: Source
     start: Start
     width: int
-    mask: Access | None = None
+    masks: Sequence[Masked] = ()
     done: Callable[[], None] | None = None
 
 
@@ -106,8 +131,8 @@ class Pipeline:
         """Begin a job; earlier ones go on, those that hold its working tiles to their end."""
         if any(item.job.tile.turn == job.tile.turn for item in self._window):
             self.flush()
-        scores = job.tile.scores((job.lane,), chunk, job.width)
-        shift = job.tile.shifts(scores, job.mask, first=False)
+        scores = job.tile.scores((job.lane,), chunk, job.start, job.width)
+        shift = job.tile.shifts(scores, job.masks, first=False)
         self._window.append(_Pending(job, chunk, job.tile.weights(scores, shift, skew=0), []))
         if len(self._window) > TURN:
             self._transpose(self._window[-1 - TURN])
@@ -147,9 +172,15 @@ def turns(tiles: int) -> int:
 
 
 def run_chunks(
-    b: Builder, jobs: Callable[[Start, int], Sequence[Job]], chunk: int, count: int, *, resident: bool
+    b: Builder,
+    jobs: Callable[[Start, int], Sequence[Job]],
+    chunk: int,
+    count: int,
+    *,
+    resident: bool,
+    origin: Start = 0,
 ) -> Pipeline:
-    """All jobs of `count` whole chunks from key 0 on; those still under way are in the result.
+    """All jobs of `count` whole chunks from key `origin` on; those still under way are in the result.
 
     `jobs(start, width)` are those of one chunk. Keys that are loaded chunk by chunk are not there any more
     in the next iteration, so all jobs end in their own.
@@ -163,17 +194,17 @@ def run_chunks(
                 chunks[id(job.source)] = job.source.chunk(start, chunk)
             pipeline.push(job, chunks[id(job.source)])
 
-    first = len(jobs(0, chunk)) > OUT and resident
+    first = len(jobs(origin, chunk)) > OUT and resident
     if first and count:
-        run(0)
+        run(origin)
     rest = count - 1 if first else count
     if rest > 0:
         with b.loop(rest, "c") as c:
             if first:
-                pipeline.move(c * chunk)
-            run((c + 1) * chunk if first else c * chunk)
+                pipeline.move(c * chunk + origin)
+            run((c + 1) * chunk + origin if first else c * chunk + origin)
             if not first:
                 pipeline.flush()
         if first:
-            pipeline.move(rest * chunk)
+            pipeline.move(origin + rest * chunk)
     return pipeline

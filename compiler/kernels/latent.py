@@ -24,15 +24,11 @@ from compiler.kernels.flash import (
     Lane,
     Sizes,
     Start,
-    Step,
-    Work,
-    all_chunks,
     choose_chunk,
     copies,
     row_limit,
-    run_steps,
-    split_last,
 )
+from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, split_last
 from compiler.kernels.site import Site, bank_pitch, base_block, head_block
 from compiler.kernels.transpose import check_rows
 from compiler.kernels.wants import Fixed, Kernel, Want
@@ -106,8 +102,10 @@ class _Decode:
         block = site.inputs[0].block
         chunk = _chunk(site, op, self.rows, latent, block)
         self.sizes = Sizes(
-            latent, block, base_block(site.arch), chunk, op.scale, dtype, copies(site, op.queries), site.slots
-        )
+            latent, block, base_block(site.arch), chunk, op.scale, dtype,
+            copies(site, op.queries), site.slots,
+            latent, block,
+        )  # fmt: skip
         self.mask = self._make_mask() if op.queries > 1 else None
 
     def _make_mask(self) -> Tensor:
@@ -178,8 +176,9 @@ class _Decode:
         if self.mask is None:
             split_last(self.b, work, sizes, op.length, done)
             return
-        masks = tuple(self.mask[(0, rows), i] for i in range(op.queries))
         before = (op.length - op.queries) // sizes.key_tile * sizes.key_tile  # room for all masks behind it
+        column = op.length - before - op.queries + 1
+        masks = tuple(((column, self.mask[(0, rows), i]),) for i in range(op.queries))
         last = Step(work, before, op.length - before, first=not before, masks=masks, done=done)
         if before:
             all_chunks(self.b, work, sizes, before, last)

@@ -12,8 +12,9 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.attention import Group, Prefill, Resident
+from compiler.kernels.attention import Group, Prefill
 from compiler.kernels.flash import Chunk, Lane, Source, Start
+from compiler.kernels.kv import Resident
 from compiler.kernels.site import Site, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.latent import SharedKeyAttention
@@ -50,11 +51,13 @@ class _Queries(Group):
     """Query rows with their rotary parts."""
 
     def __init__(
-        self, prefill: _SharedKeyPrefill, start: Affine, rows: Range, heads: list[tuple[Affine, Source]]
+        self, prefill: _SharedKeyPrefill, batch: Affine, rows: Range, heads: list[tuple[Affine, Source]]
     ) -> None:
         """Load both."""
-        super().__init__(prefill.b, prefill.site, prefill.sizes, start, rows.size, heads)
-        self.rotary = [prefill.rotary(3, head * prefill.blocks, (start, rows.size)) for head, _ in heads]
+        sizes, extras = prefill.sizes, prefill.extras
+        super().__init__(prefill.b, prefill.site, sizes, extras, batch, rows, prefill.seq, heads)
+        columns = (self.start, rows.size)
+        self.rotary = [prefill.rotary(3, head * prefill.blocks, columns) for head, _ in heads]
 
     @override
     def lane(self, i: int, q: Range) -> Lane:
@@ -91,7 +94,7 @@ class _SharedKeyPrefill(Prefill):
 
     @override
     def open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> Group:
-        return _Queries(self, batch * self.seq + rows.start, rows, heads)
+        return _Queries(self, batch, rows, heads)
 
 
 def shared_key_attention(b: Builder, site: Site) -> None:

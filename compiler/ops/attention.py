@@ -19,104 +19,262 @@ def _check_heads(op: Op, heads: int, kv_heads: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention(Op):
-    """`softmax(scale * q k^T + mask) v` for each head; t = batch * seq rows, batch-major.
+class _Heads(Op):
+    """What attention over activations and over a cache have in common.
 
-    q [t, heads * head_dim], k and v [t, kv_heads * head_dim] -> [t, heads * head_dim]. Query head h
-    uses kv head `h // (heads // kv_heads)`. Causal: position i sees positions 0..i.
+    `softmax(softcap(scale * q k^T) + bias) v` for each head, over the keys that a query sees: with `causal`
+    those up to its own position, with a `window` the last so many of them. softcap(x) is
+    `softcap * tanh(x / softcap)`. Query head h uses kv head `h // (heads // kv_heads)`.
+    bias [batch or 1, heads or 1, queries, keys] is added; sinks [heads] are logits of one more key a head
+    whose value is zero. `value_dim` 0: values are as wide as keys.
     """
 
-    kind: ClassVar[str] = "attention"
     batch: int
     heads: int
     kv_heads: int
     head_dim: int
-    causal: bool
-    scale: float
 
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("q", "k", "v")
+    def _roles(self, *names: str, bias: bool, sinks: bool) -> tuple[str, ...]:
+        return (*names, *(("bias",) if bias else ()), *(("sinks",) if sinks else ()))
 
-    @override
-    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        self.expect_operands(ins)
-        q, k, v = ins
-        _check_heads(self, self.heads, self.kv_heads)
-        self.expect_rank("q", q, "t f")
-        if q.shape[0] % self.batch:
-            raise self.reject(f"q: got {q.shape[0]} rows, want a multiple of the batch {self.batch}")
-        self.expect("q", q, (q.shape[0], self.heads * self.head_dim), q.dtype)
-        for role, operand in (("k", k), ("v", v)):
-            self.expect(role, operand, (q.shape[0], self.kv_heads * self.head_dim), q.dtype)
-        return (q,)
+    def _check_extras(self, named: dict[str, TensorType], queries: int, keys: int) -> None:
+        """Raise CompileError unless the optional operands fit."""
+        dtype = named["q"].dtype
+        if "bias" in named:
+            bias = named["bias"]
+            self.expect_rank("bias", bias, "batch heads queries keys")
+            sizes = [
+                have if have == 1 else want
+                for have, want in zip(bias.shape, (self.batch, self.heads), strict=False)
+            ]
+            self.expect("bias", bias, (*sizes, queries, keys), dtype)
+        if "sinks" in named:
+            self.expect("sinks", named["sinks"], (self.heads,), dtype)
 
-    @override
-    def macs(self, ins: tuple[TensorType, ...]) -> int:
-        """Both products over the (query, key) pairs the mask admits: s*s, or s*(s+1)/2 if causal."""
-        seq = ins[0].shape[0] // self.batch
-        pairs = seq * (seq + 1) // 2 if self.causal else seq * seq
-        return 2 * self.batch * self.heads * self.head_dim * pairs
-
-    @override
-    def reference(self, *ins: Array) -> tuple[Array, ...]:
-        shape = (self.batch, ins[0].shape[0] // self.batch, -1, self.head_dim)
-        q, k, v = (f32(a).reshape(shape).transpose(0, 2, 1, 3) for a in ins)
-        group = self.heads // self.kv_heads
-        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-        scores = (q @ k.transpose(0, 1, 3, 2)) * self.scale
-        if self.causal:
-            seq = shape[1]
-            scores = np.where(np.tri(seq, dtype=bool), scores, -np.inf)
-        return (f32(softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(ins[0].shape),)
+    def _check_sight(self, causal: bool, window: int, softcap: float) -> None:
+        if window < 0 or (window and not causal):
+            raise self.reject(f"window: got {window}, want 0 for none, or 1 or more with causal")
+        if softcap < 0:
+            raise self.reject(f"softcap: got {softcap}, want 0 for none, or a number above 0")
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeAttention(Op):
-    """Attention of one new token a sequence over the first `length` positions of the cache.
+class Sight:
+    """Which keys a query at some position sees."""
 
-    q [batch, heads * head_dim], k_cache [batch, kv_heads, head_dim, context],
-    v_cache [batch, kv_heads, context, head_dim] -> like q.
+    causal: bool
+    window: int  # 0: none
+
+    def first(self, position: int) -> int:
+        """The first key that a query at `position` sees."""
+        return max(0, position - self.window + 1) if self.window else 0
+
+    def end(self, position: int, keys: int) -> int:
+        """One behind the last of `keys` that it sees."""
+        return min(keys, position + 1) if self.causal else keys
+
+    def pairs(self, first: int, queries: int, keys: int) -> int:
+        """(query, key) pairs for queries at `first`, `first + 1`, ..."""
+        if not self.causal:
+            return queries * keys
+        last = first + queries - 1
+        full = _triangle(last, keys) - _triangle(first - 1, keys)
+        if not self.window:
+            return full
+        return full - (_triangle(last - self.window, keys) - _triangle(first - 1 - self.window, keys))
+
+    def mask(self, first: int, queries: int, keys: int) -> Array:
+        """bool [queries, keys]: what is seen."""
+        position, key = first + np.arange(queries)[:, None], np.arange(keys)[None, :]
+        seen = np.ones((queries, keys), dtype=bool)
+        if self.causal:
+            seen &= key <= position
+        if self.window:
+            seen &= key > position - self.window
+        return seen
+
+
+def _triangle(last: int, keys: int) -> int:
+    """Sum over p = 0..last of min(p + 1, keys)."""
+    if last < 0:
+        return 0
+    short = min(last + 1, keys)
+    return short * (short + 1) // 2 + (last + 1 - short) * keys
+
+
+def _weigh(
+    op: Attention | DecodeAttention, q: Array, k: Array, v: Array, extras: dict[str, Array], seen: Array
+) -> Array:
+    """q [b, h, queries, d], k and v [b, kv heads, keys, d] -> [b, h, queries, value_dim], by definition."""
+    group = op.heads // op.kv_heads
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    softcap = op.softcap
+    scores = (q @ k.transpose(0, 1, 3, 2)) * op.scale
+    if softcap:
+        scores = np.tanh(scores / softcap) * softcap
+    if "bias" in extras:
+        scores = scores + extras["bias"]
+    scores = np.where(seen, scores, -np.inf)
+    if "sinks" in extras:
+        sinks = np.broadcast_to(extras["sinks"][None, :, None, None], (*scores.shape[:3], 1))
+        return f32(softmax(np.concatenate([scores, sinks], axis=-1))[..., :-1] @ v)
+    return f32(softmax(scores) @ v)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(_Heads):
+    """Attention of a sequence over keys and values that are activations; rows are batch-major.
+
+    q [batch * queries, heads * head_dim], k [batch * keys, kv_heads * head_dim], v [batch * keys,
+    kv_heads * value_dim] -> [batch * queries, heads * value_dim]. Query i is at position `offset + i`,
+    key j at j. See `_Heads` for the rest.
     """
 
-    kind: ClassVar[str] = "decode-attention"
-    batch: int
-    heads: int
-    kv_heads: int
-    head_dim: int
+    kind: ClassVar[str] = "attention"
+    causal: bool
     scale: float
-    length: int
+    value_dim: int = 0
+    offset: int = 0
+    window: int = 0
+    softcap: float = 0.0
+    bias: bool = False
+    sinks: bool = False
 
     @property
     @override
     def roles(self) -> tuple[str, ...]:
-        return ("q", "k_cache", "v_cache")
+        return self._roles("q", "k", "v", bias=self.bias, sinks=self.sinks)
+
+    @property
+    def sight(self) -> Sight:
+        """Which keys queries see."""
+        return Sight(self.causal, self.window)
+
+    @property
+    def values(self) -> int:
+        """Width of a head's values."""
+        return self.value_dim or self.head_dim
 
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
-        q, k, v = ins
+        named = dict(zip(self.roles, ins, strict=True))
+        q, k, v = ins[:3]
         _check_heads(self, self.heads, self.kv_heads)
-        self.expect("q", q, (self.batch, self.heads * self.head_dim), q.dtype)
-        self.expect_rank("k_cache", k, "batch kv_heads head_dim context")
-        context = k.shape[3]
-        self.expect("k_cache", k, (self.batch, self.kv_heads, self.head_dim, context), q.dtype)
-        self.expect("v_cache", v, (self.batch, self.kv_heads, context, self.head_dim), q.dtype)
-        if not 1 <= self.length <= context:
-            raise self.reject(f"length: got {self.length}, want 1 to the cache's {context} positions")
-        return (q,)
+        self._check_sight(self.causal, self.window, self.softcap)
+        for role, operand in (("q", q), ("k", k)):
+            self.expect_rank(role, operand, "t f")
+            if operand.shape[0] % self.batch:
+                rows = operand.shape[0]
+                raise self.reject(f"{role}: got {rows} rows, want a multiple of the batch {self.batch}")
+        self.expect("q", q, (q.shape[0], self.heads * self.head_dim), q.dtype)
+        self.expect("k", k, (k.shape[0], self.kv_heads * self.head_dim), q.dtype)
+        self.expect("v", v, (k.shape[0], self.kv_heads * self.values), q.dtype)
+        queries, keys = q.shape[0] // self.batch, k.shape[0] // self.batch
+        last = self.offset + queries - 1
+        if self.offset < 0 or (self.window and last - self.window + 1 >= keys):
+            raise self.reject(f"offset: got {self.offset}, want 0 or more, and keys in every query's window")
+        self._check_extras(named, queries, keys)
+        return (TensorType((q.shape[0], self.heads * self.values), q.dtype),)
+
+    def _pairs(self, ins: tuple[TensorType, ...]) -> int:
+        queries, keys = ins[0].shape[0] // self.batch, ins[1].shape[0] // self.batch
+        return self.batch * self.heads * self.sight.pairs(self.offset, queries, keys)
 
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
-        return 2 * self.batch * self.heads * self.head_dim * self.length
+        """Both products over the (query, key) pairs that are seen: q*k, or s*(s+1)/2 if causal."""
+        return self._pairs(ins) * (self.head_dim + self.values)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
-        group = self.heads // self.kv_heads
-        q = f32(ins[0]).reshape(self.batch, self.kv_heads, group, self.head_dim)
-        k, v = f32(ins[1])[..., : self.length], f32(ins[2])[:, :, : self.length]
-        return (f32(softmax((q @ k) * self.scale) @ v).reshape(ins[0].shape),)
+        q, k, v = (
+            f32(a).reshape(self.batch, a.shape[0] // self.batch, -1, width).transpose(0, 2, 1, 3)
+            for a, width in zip(ins[:3], (self.head_dim, self.head_dim, self.values), strict=True)
+        )
+        extras = {role: f32(a) for role, a in zip(self.roles[3:], ins[3:], strict=True)}
+        out = _weigh(self, q, k, v, extras, self.sight.mask(self.offset, q.shape[2], k.shape[2]))
+        return (out.transpose(0, 2, 1, 3).reshape(ins[0].shape[0], -1),)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttention(_Heads):
+    """Attention of the last `queries` tokens of each sequence over the first `length` of the cache.
+
+    q [batch * queries, heads * head_dim], k_cache [batch, kv_heads, head_dim, context],
+    v_cache [batch, kv_heads, context, value_dim] -> [batch * queries, heads * value_dim]. Query i is at
+    position `length - queries + i`; its keys and values are in the cache. Not causal: all see `length`
+    keys (a decoder's look at its encoder). See `_Heads` for the rest.
+    """
+
+    kind: ClassVar[str] = "decode-attention"
+    scale: float
+    length: int
+    queries: int = 1
+    causal: bool = True
+    value_dim: int = 0
+    window: int = 0
+    softcap: float = 0.0
+    bias: bool = False
+    sinks: bool = False
+
+    @property
+    @override
+    def roles(self) -> tuple[str, ...]:
+        return self._roles("q", "k_cache", "v_cache", bias=self.bias, sinks=self.sinks)
+
+    @property
+    def sight(self) -> Sight:
+        """Which keys queries see."""
+        return Sight(self.causal, self.window)
+
+    @property
+    def values(self) -> int:
+        """Width of a head's values."""
+        return self.value_dim or self.head_dim
+
+    @property
+    def offset(self) -> int:
+        """Position of the first query."""
+        return self.length - self.queries if self.causal else 0
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        q, k, v = ins[:3]
+        _check_heads(self, self.heads, self.kv_heads)
+        self._check_sight(self.causal, self.window, self.softcap)
+        self.expect("q", q, (self.batch * self.queries, self.heads * self.head_dim), q.dtype)
+        self.expect_rank("k_cache", k, "batch kv_heads head_dim context")
+        context = k.shape[3]
+        self.expect("k_cache", k, (self.batch, self.kv_heads, self.head_dim, context), q.dtype)
+        self.expect("v_cache", v, (self.batch, self.kv_heads, context, self.values), q.dtype)
+        least = self.queries if self.causal else 1
+        if not least <= self.length <= context:
+            raise self.reject(f"length: got {self.length}, want {least} to the cache's {context} positions")
+        self._check_extras(dict(zip(self.roles, ins, strict=True)), self.queries, self.length)
+        return (TensorType((q.shape[0], self.heads * self.values), q.dtype),)
+
+    @override
+    def macs(self, ins: tuple[TensorType, ...]) -> int:
+        pairs = self.batch * self.heads * self.sight.pairs(self.offset, self.queries, self.length)
+        return pairs * (self.head_dim + self.values)
+
+    @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        """Of the caches only the positions that some query sees."""
+        seen = self.length - self.sight.first(self.offset)
+        whole = [operand.nbytes for operand in ins]
+        return (whole[0], *(n * seen // ins[1].shape[3] for n in whole[1:3]), *whole[3:])
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        q = f32(ins[0]).reshape(self.batch, self.queries, self.heads, self.head_dim).transpose(0, 2, 1, 3)
+        k = f32(ins[1])[..., : self.length].transpose(0, 1, 3, 2)
+        v = f32(ins[2])[:, :, : self.length]
+        extras = {role: f32(a) for role, a in zip(self.roles[3:], ins[3:], strict=True)}
+        out = _weigh(self, q, k, v, extras, self.sight.mask(self.offset, self.queries, self.length))
+        return (out.transpose(0, 2, 1, 3).reshape(ins[0].shape[0], -1),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,21 @@ CASES = [
         (b16(1, 8), b16(1, 1, 4, 8), b16(1, 1, 4, 8)),
         "v_cache: got shape [1, 1, 4, 8], want [1, 1, 8, 4]",
     ),
+    (
+        Attention(1, 2, 2, 4, False, 1.0, window=3),
+        (b16(3, 8), b16(3, 8), b16(3, 8)),
+        "window: got 3, want 0 for none, or 1 or more with causal",
+    ),
+    (
+        Attention(1, 2, 2, 4, True, 1.0, offset=9, window=2),
+        (b16(3, 8), b16(3, 8), b16(3, 8)),
+        "offset: got 9, want 0 or more, and keys in every query's window",
+    ),
+    (
+        Attention(1, 2, 2, 4, True, 1.0, bias=True),
+        (b16(3, 8), b16(3, 8), b16(3, 8), b16(1, 3, 3, 3)),
+        "bias: got shape [1, 3, 3, 3], want [1, 2, 3, 3]",
+    ),
     (KvWrite(8, axis_k=True), (b16(1, 1, 4, 8), b16(1, 4)), "position: got 8, want 0 to 7"),
     (KvWrite(0, axis_k=False), (b16(1, 1, 8, 4), b16(1, 8)), "new: got shape [1, 8], want [1, 4]"),
     (Rope(2, 4, 3), (b16(3, 8), b16(2, 2), b16(3, 2)), "rope: cos: got shape [2, 2], want [3, 2]"),
