@@ -102,7 +102,7 @@ PROMPTS = {
 
 
 def prompt(batch, heads, head_dim, rope, seq, causal=True):
-    op = SharedKeyAttention(batch, heads, heads, head_dim, causal, (head_dim + rope) ** -0.5, rope)
+    op = SharedKeyAttention(batch, heads, heads, head_dim, causal, (head_dim + rope) ** -0.5, rope=rope)
     t, f = batch * seq, heads * head_dim
     own = [((t, f), "input")] * 3
     return one_op(op, *own, ((t, heads * rope), "input"), ((t, rope), "input"))
