@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compiler.ir.graph import Graph
 from workloads.errors import WorkloadError, nearest
+from workloads.importers import torch_export
 from workloads.importers.hf_config import load_config, read_config
 from workloads.micro import MICRO
 from workloads.request import Workload, canonical, read_request
@@ -23,7 +24,7 @@ MODELS = (
 )  # fmt: skip
 
 
-UNREAD_SUFFIXES = (".mlir", ".onnx", ".pt2", ".py", ".gguf", ".safetensors")
+UNREAD_SUFFIXES = (".mlir", ".onnx", ".py", ".gguf", ".safetensors")
 
 
 @cache
@@ -66,11 +67,25 @@ def build(text: str) -> Graph:
     return request.graph(canonical(workload.name, request))
 
 
+def _load_json(path: Path) -> Workload:
+    """A Hugging Face config, or the graph of a `torch.export` archive: told apart by what is in it."""
+    return torch_export.load(path) if torch_export.is_program(path) else load_config(path)
+
+
+# Model files by the end of their names, longest first.
+IMPORTERS: dict[str, Callable[[Path], Workload]] = {
+    ".json.gz": torch_export.load,
+    ".pt2": torch_export.load,
+    ".json": _load_json,
+}
+
+
 def _split(text: str) -> tuple[str, str]:
     """Name or path, and the text of phase and keys."""
-    head, json_suffix, rest = text.partition(".json")
-    if json_suffix and (not rest or rest[0] in ":,"):
-        return head + json_suffix, rest[1:]
+    for suffix in IMPORTERS:
+        head, found, rest = text.partition(suffix)
+        if found and (not rest or rest[0] in ":,"):
+            return head + suffix, rest[1:]
     for i, char in enumerate(text):
         if char in ":,":
             return text[:i].strip(), text[i + 1 :]
@@ -80,13 +95,14 @@ def _split(text: str) -> tuple[str, str]:
 def _find(name: str) -> Workload:
     if name in WORKLOADS:
         return WORKLOADS[name]()
-    if name.endswith(".json"):
-        return load_config(Path(name))
+    for suffix, load in IMPORTERS.items():
+        if name.endswith(suffix):
+            return load(Path(name))
     if name.endswith(UNREAD_SUFFIXES):
-        raise WorkloadError(f"{name}: files of this kind cannot be read yet; give a Hugging Face config.json")
+        raise WorkloadError(f"{name}: files of this kind cannot be read; want one of: {', '.join(IMPORTERS)}")
     raise WorkloadError(
         f"workload: got {name!r}{nearest(name, WORKLOADS)}; "
-        f"want a config.json or one of: {', '.join(WORKLOADS)}"
+        f"want a config.json, a .pt2 or one of: {', '.join(WORKLOADS)}"
     )
 
 

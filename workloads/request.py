@@ -32,6 +32,7 @@ class Request(abc.ABC):
     """One phase of a workload with its sizes: knows which graph it asks for."""
 
     phase: ClassVar[str] = ""  # empty where a workload has only one
+    binds: ClassVar[bool] = False  # whether other keys with a whole number are taken: sizes that a file names
 
     @abc.abstractmethod
     def graph(self, name: str) -> Graph:
@@ -40,6 +41,10 @@ class Request(abc.ABC):
     def problems(self) -> list[str]:
         """What is wrong with the keys taken together; each key alone was checked before."""
         return []
+
+    def with_bound(self, bound: dict[str, int]) -> Request:
+        """The same with sizes that the file names; only asked of requests that bind."""
+        raise NotImplementedError
 
     def settings(self) -> dict[str, Scalar]:
         """Values of the keys, in order."""
@@ -90,7 +95,11 @@ def read_request(workload: Workload, items: Sequence[str]) -> tuple[Request | No
     problems += wrong
     if problems:
         return None, problems
-    request = dataclasses.replace(request, **values)
+    fixed = {f.name for f in dataclasses.fields(request) if f.metadata}
+    request = dataclasses.replace(request, **{name: v for name, v in values.items() if name in fixed})
+    bound = {name: v for name, v in values.items() if name not in fixed and isinstance(v, int)}
+    if bound:
+        request = request.with_bound(bound)
     return request, request.problems()
 
 
@@ -108,6 +117,8 @@ def _read_keys(request: Request, items: Sequence[str]) -> tuple[dict[str, Scalar
                     f"{name}: got {text}, want 1: splitting over several chips is not available yet; "
                     f"leave {name} out"
                 )
+        elif name not in fields and request.binds and text.isascii() and text.isdecimal():
+            values[name] = int(text)
         elif name not in fields:
             accepted = ", ".join(f"{k}={v}" for k, v in request.settings().items())
             problems.append(

@@ -58,7 +58,8 @@ def coalesce(views: Sequence[Tensor]) -> list[Tensor]:
 
 def copy_view(b: Builder, site: Site, dst: Tensor, src: Tensor) -> None:
     """`dst = src`, equal shapes: by DMA where both have runs, else through transposes on the array."""
-    dst, src = coalesce((dst, src))
+    order = sorted(range(len(dst.shape)), key=lambda axis: -dst.strides[axis])
+    dst, src = coalesce((dst.permute(*order), src.permute(*order)))
     own = _unit_axis(src)
     last = len(dst.shape) - 1
     is_plane = own is not None and own != last and dst.strides[last] == 1

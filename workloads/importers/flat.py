@@ -1,0 +1,297 @@
+"""What every importer writes: a flat graph of general ops, with constants folded on the way.
+
+A value is a `Ref` to something the program computes or is given, or a numpy array that is known while
+importing. Ops of known arrays are computed at once; one becomes a table of the graph where a program
+needs it. Simplifications that all formats profit from (views of views, elementwise work on 3-D tensors)
+are made here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from compiler.errors import CompileError
+from compiler.ir.graph import Graph, Node, TensorType, Value
+from compiler.ops import Binary, Cast, Op, Permute, Reshape, Scalar, Select, Unary
+from compiler.ops.base import Array
+from workloads.errors import WorkloadError
+
+LARGEST = 1 << 28  # elements of an array that is computed while importing; assumed: 1 GiB of float32
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value of the graph."""
+
+    name: str
+
+
+Known = Ref | Array
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A graph, and the arrays of weights and tables that the file holds."""
+
+    graph: Graph
+    weights: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A KV cache of `shape` [batch, kv_heads, context, head_dim], and new rows of heads at `position`."""
+
+    name: str
+    rows: Ref
+    position: int
+    shape: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Unsupported:
+    """Operations that no translation was found for."""
+
+    names: dict[str, list[str]] = field(default_factory=dict)
+    flops: Counter[str] = field(default_factory=Counter)
+
+    def add(self, kind: str, name: str, flops: int) -> None:
+        """Note one."""
+        self.names.setdefault(kind, []).append(name)
+        self.flops[kind] += flops
+
+    def check(self, where: str, known_flops: int) -> None:
+        """Raise WorkloadError with all of them, their number and share of the work, if there are any."""
+        if not self.names:
+            return
+        total = known_flops + sum(self.flops.values())
+        lines = [f"{where}: {sum(map(len, self.names.values()))} operations cannot be translated"]
+        for kind in sorted(self.names, key=lambda k: (-self.flops[k], k)):
+            found = self.names[kind]
+            shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+            share = self.flops[kind] / total if total else 0.0
+            lines.append(f"{where}: {kind}: {len(found)} times ({shown}), about {share:.1%} of the elements")
+        lines.append(f"{where}: declare such as cost-only elementwise work with opaque=NAME+NAME")
+        raise WorkloadError("\n".join(lines))
+
+
+class FlatGraph:
+    """Collects values and nodes. `path` names the module that the next nodes come from."""
+
+    def __init__(self, name: str) -> None:
+        """An empty graph."""
+        self.name = name
+        self.path = ""
+        self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
+        self.paths: dict[str, str] = {}  # of each node
+        self.makers: dict[str, Node] = {}
+        self.weights: dict[str, Array] = {}
+        self.caches: dict[str, Cache] = {}  # by the value that stands for the cache after its update
+        self.unsupported = Unsupported()
+        self._known: dict[tuple[str, str], Ref] = {}
+        self._tables: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
+
+    # ---- values ----------------------------------------------------------------------------------
+    def add(self, name: str, kind: str, shape: Sequence[int], dtype: str) -> Ref:
+        """A value that nodes do not make."""
+        assert name not in self.values, f"{self.name}: value {name!r} made twice"
+        self.values[name] = Value(name, TensorType(tuple(shape), dtype), kind)
+        return Ref(name)
+
+    def type(self, ref: Ref) -> TensorType:
+        """Shape and dtype."""
+        return self.values[ref.name].type
+
+    def shape(self, x: Known) -> tuple[int, ...]:
+        """Shape of a value or array."""
+        return self.type(x).shape if isinstance(x, Ref) else x.shape
+
+    def restated(self, weight: Ref, shape: tuple[int, ...]) -> Ref:
+        """A weight under another shape: it is stored so in the first place."""
+        value = self.values[weight.name]
+        if value.type.shape == shape:
+            return weight
+        name = f"{weight.name}{list(shape)}"
+        if name not in self.values:
+            self.add(name, value.kind, shape, value.type.dtype)
+            if weight.name in self.weights:
+                self.weights[name] = self.weights[weight.name].reshape(shape)
+        return Ref(name)
+
+    def ref(self, x: Known, dtype: str) -> Ref:
+        """`x` as a value; an array becomes a table of `dtype`."""
+        if isinstance(x, Ref):
+            return x
+        array = np.asarray(x)
+        if array.dtype.kind == "f":
+            array = np.clip(array, -3.0e38, 3.0e38)  # a mask of -inf: programs need finite numbers
+        key = (array.tobytes(), dtype, array.shape)
+        if key not in self._tables:
+            name = f"const{len(self._tables)}"
+            self._tables[key] = name
+            self.add(name, "table", array.shape or (1,), dtype)
+            self.weights[name] = array.reshape(array.shape or (1,))
+        return Ref(self._tables[key])
+
+    def maker(self, x: Known) -> Node | None:
+        """The node that makes a value."""
+        return self.makers.get(x.name) if isinstance(x, Ref) else None
+
+    def found(self, key: tuple[str, str]) -> Ref | None:
+        """What was remembered under `key`."""
+        return self._known.get(key)
+
+    def remember(self, key: tuple[str, str], ref: Ref) -> Ref:
+        """Keep `ref` for others that want the same."""
+        self._known[key] = ref
+        return ref
+
+    # ---- nodes -----------------------------------------------------------------------------------
+    def op(self, name: str, op: Op, *inputs: Ref) -> Ref:
+        """Apply `op`; the result is called `name`, or like it."""
+        types = tuple(self.type(x) for x in inputs)
+        try:
+            (out,) = op.infer(types)
+        except CompileError as error:
+            raise WorkloadError(f"{self.name}: {name}: {error}") from error
+        full, count = name, 1
+        while full in self.values:
+            count += 1
+            full = f"{name}.{count}"
+        self.values[full] = Value(full, out)
+        node = Node(full, op, tuple(x.name for x in inputs), (full,))
+        self.nodes.append(node)
+        self.makers[full] = node
+        self.paths[full] = self.path
+        return Ref(full)
+
+    def update(self, name: str, op: Op, state: Ref, *inputs: Ref) -> None:
+        """Apply `op`, which rewrites its first operand in place."""
+        op.infer(tuple(self.type(x) for x in (state, *inputs)))
+        node = Node(name, op, (state.name, *(x.name for x in inputs)), (state.name,))
+        self.nodes.append(node)
+        self.paths[name] = self.path
+
+    def opaque(self, kind: str, name: str, shape: Sequence[int], dtype: str) -> Ref:
+        """Stand in for an operation that is not understood, so that all of them are found at once."""
+        self.unsupported.add(kind, name, prod(shape))
+        unknown = f"{name}.unsupported"
+        return self.add(unknown, "input", shape, dtype)
+
+    def reshape(self, name: str, x: Known, shape: Sequence[int]) -> Known:
+        """Another shape; of a reshaped value, the reshape of what it was."""
+        shape = tuple(shape)
+        if not isinstance(x, Ref):
+            return x.reshape(shape)
+        while (made := self.maker(x)) is not None and isinstance(made.op, Reshape):
+            x = Ref(made.inputs[0])
+        return x if self.shape(x) == shape else self.op(name, Reshape(shape), x)
+
+    def before_reshape(self, x: Ref) -> Ref:
+        """The value that `x` is a reshape of: an output is as good in its shape."""
+        made = self.maker(x)
+        return Ref(made.inputs[0]) if made is not None and isinstance(made.op, Reshape) else x
+
+    def permute(self, name: str, x: Known, order: Sequence[int]) -> Known:
+        """Another order of axes; only sizes of 1 that move make it a reshape."""
+        order = tuple(order)
+        if not isinstance(x, Ref):
+            return np.ascontiguousarray(x.transpose(order))
+        shape = self.shape(x)
+        long = [axis for axis in order if shape[axis] > 1]
+        if long == sorted(long):
+            return self.reshape(name, x, [shape[axis] for axis in order])
+        made = self.maker(x)
+        if made is not None and isinstance(made.op, Permute):
+            inner = made.op.order
+            return self.permute(name, Ref(made.inputs[0]), [inner[axis] for axis in order])
+        return self.op(name, Permute(order), x)
+
+    def cast(self, name: str, x: Known, dtype: str) -> Known:
+        """Another type; arrays are kept as they are, for they get a type when they are used."""
+        if not isinstance(x, Ref) or self.type(x).dtype == dtype:
+            return x
+        return self.op(name, Cast(dtype), x)
+
+    # ---- elementwise -----------------------------------------------------------------------------
+    def unary(self, name: str, func: str, x: Known) -> Known:
+        """A function of each element."""
+        return self.elementwise(name, Unary(func), x)
+
+    def elementwise(self, name: str, op: Op, *xs: Known) -> Known:
+        """`op` of operands that broadcast; on rows [tokens, features] where they are such underneath."""
+        if all(not isinstance(x, Ref) for x in xs):
+            return self.fold(name, op, *xs)
+        dtype = next(self.type(x).dtype for x in xs if isinstance(x, Ref))
+        shape = np.broadcast_shapes(*(self.shape(x) for x in xs))
+        rows = self._rows(xs, shape)
+        refs = [self.ref(x, dtype) for x in (rows or xs)]
+        return self.reshape(name, self.op(name, op, *refs), shape)
+
+    def _rows(self, xs: Sequence[Known], shape: tuple[int, ...]) -> list[Known] | None:
+        """The operands as [tokens, features] or [features], if one is a reshape of such rows."""
+        whole = (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+        under = [made for x in xs if (made := self.maker(x)) is not None and isinstance(made.op, Reshape)]
+        if not any(self.values[made.inputs[0]].type.shape == whole for made in under):
+            return None
+        found: list[Known] = []
+        for x in xs:
+            own = self.shape(x)
+            if own == shape:
+                found.append(self.reshape("rows", x, whole))
+            elif prod(own) == own[-1:][0] == whole[1]:
+                found.append(self.reshape("row", x, whole[1:]))
+            elif x is xs[-1] and prod(own[: -len(shape) + 1]) == 1 and own[-len(shape) + 1 :] == shape[1:]:
+                found.append(
+                    self.reshape("block", x, (prod(shape[1:-1]), whole[1]))
+                )  # repeated down the rows
+            else:
+                return None
+        return found
+
+    def fold(self, name: str, op: Op, *xs: Known) -> Array:
+        """The result of known arrays, in their own precision."""
+        arrays = [np.asarray(x) for x in xs if not isinstance(x, Ref)]
+        if prod(np.broadcast_shapes(*(a.shape for a in arrays))) > LARGEST:
+            raise WorkloadError(f"{self.name}: {name}: a constant of more than {LARGEST} elements")
+        (result,) = op.reference(*arrays)
+        return result
+
+    def binary(self, name: str, func: str, lhs: Known, rhs: Known | float) -> Known:
+        """`lhs func rhs`; a single known number is part of the instruction."""
+        if not isinstance(rhs, (Ref, np.ndarray)):
+            rhs = np.asarray(rhs, np.float32)
+        for x, number, swapped in ((lhs, rhs, False), (rhs, lhs, True)):
+            if not isinstance(x, Ref) or not isinstance(number, np.ndarray):
+                continue
+            if number.size == 1 and len(number.shape) <= len(self.shape(x)):
+                return self.elementwise(name, Scalar(func, float(number.reshape(())), swapped), x)
+        return self.elementwise(name, Binary(func), lhs, rhs)
+
+    def select(self, name: str, cond: Known, lhs: Known, rhs: Known) -> Known:
+        """`lhs where cond else rhs`."""
+        if all(not isinstance(x, Ref) for x in (cond, lhs, rhs)):
+            return np.where(np.asarray(cond) != 0, lhs, rhs)  # type: ignore[arg-type]
+        dtype = next(self.type(x).dtype for x in (lhs, rhs, cond) if isinstance(x, Ref))
+        return self.op(name, Select(), *(self.ref(x, dtype) for x in (cond, lhs, rhs)))
+
+    # ---- the result ------------------------------------------------------------------------------
+    def graph(self, outputs: Sequence[Ref], meta: Mapping[str, int | float | str]) -> Graph:
+        """The graph of what the outputs and states need."""
+        wanted = {x.name for x in outputs}
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            is_update = self.values[node.outputs[0]].kind == "state"
+            if is_update or wanted.intersection(node.outputs):
+                wanted.update(node.inputs)
+                kept.append(node)
+        used = wanted | {name for node in kept for name in node.outputs}
+        values = tuple(value for value in self.values.values() if value.name in used)
+        return Graph(
+            self.name, values, tuple(kept[::-1]), tuple(x.name for x in outputs), tuple(meta.items())
+        )
