@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.builder import Builder, Range, Tensor
+from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Access, Affine
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, common_pieces
 from compiler.kernels.turn import turn_plane
-from compiler.tensor import reshaped
+from compiler.tensor import reshaped, row_major
 
 FEW = 16  # partitions below which another axis is worth cutting; assumed
 Compute = Callable[[Access, Sequence[Access]], None]  # writes the first operand from the others
@@ -101,6 +102,9 @@ def _pick(view: Tensor, axes: Sequence[int], at: Sequence[Affine], keep: Sequenc
 
 def layout_pairs(one: Port, other: Port) -> Iterator[tuple[Tensor, Tensor]]:
     """A value in two layouts as pairs of views [features, blocks, leading, trailing] that cover it."""
+    for port in (one, other):
+        if any(axis != 1 for axis, _ in port.layout.splits):
+            raise CompileError(f"{port.tensor.name}: lies as {port.layout}, which cannot be changed")
     features = one.type.shape[1]
     blocks = one.block or other.block or features, other.block or one.block or features
     for p in common_pieces(features, *blocks):
@@ -108,6 +112,13 @@ def layout_pairs(one: Port, other: Port) -> Iterator[tuple[Tensor, Tensor]]:
             _part(one, blocks[0], p.block, p.source, p.count, p.size),
             _part(other, blocks[1], p.target_block, p.target, p.count, p.size),
         )
+
+
+def _strides(port: Port) -> list[int]:
+    """Distance of neighbours along each axis of a value that is not cut in blocks."""
+    order = port.layout.order or tuple(range(len(port.type.shape)))
+    stored = row_major(port.layout.stored_shape(port.type.shape))
+    return [stored[order.index(axis)] for axis in range(len(order))]
 
 
 def _part(port: Port, block: int, first: int, partition: int, count: int, size: int) -> Tensor:
@@ -119,7 +130,10 @@ def _part(port: Port, block: int, first: int, partition: int, count: int, size: 
         pitch = -(-features // block) * columns
         strides, offset = (pitch, columns, rest, 1), partition * pitch + first * columns
     else:
-        strides, offset = (rest, block * rest, features * rest, 1), (first * block + partition) * rest
+        by_lead, by_feature, *by_rest = _strides(port)
+        last = by_rest[-1] if by_rest else 1
+        strides = (by_feature, block * by_feature, by_lead, last)
+        offset = (first * block + partition) * by_feature
     return replace(port.tensor, shape=shape, strides=strides, offset=port.tensor.offset + offset)
 
 

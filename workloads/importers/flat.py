@@ -180,8 +180,7 @@ class FlatGraph:
     def opaque(self, kind: str, name: str, shape: Sequence[int], dtype: str) -> Ref:
         """Stand in for an operation that is not understood, so that all of them are found at once."""
         self.unsupported.add(kind, name, prod(shape))
-        unknown = f"{name}.unsupported"
-        return self.add(unknown, "input", shape, dtype)
+        return self.add(f"{name}.unsupported", "input", shape or (1,), dtype)
 
     def reshape(self, name: str, x: Known, shape: Sequence[int]) -> Known:
         """Another shape; of a reshaped value, the reshape of what it was."""
@@ -227,11 +226,20 @@ class FlatGraph:
         """`op` of operands that broadcast; on rows [tokens, features] where they are such underneath."""
         if all(not isinstance(x, Ref) for x in xs):
             return self.fold(name, op, *xs)
+        try:
+            shape = np.broadcast_shapes(*(self.shape(x) for x in xs))
+        except ValueError as error:
+            raise WorkloadError(f"{self.name}: {name}: {error}") from error
+        xs = tuple(self._promoted(name, xs))
         dtype = next(self.type(x).dtype for x in xs if isinstance(x, Ref))
-        shape = np.broadcast_shapes(*(self.shape(x) for x in xs))
         rows = self._rows(xs, shape)
         refs = [self.ref(x, dtype) for x in (rows or xs)]
         return self.reshape(name, self.op(name, op, *refs), shape)
+
+    def _promoted(self, name: str, xs: Sequence[Known]) -> Sequence[Known]:
+        """Operands of one type: fp32 where they differ, as torch, jax and numpy do with floats."""
+        types = {self.type(x).dtype for x in xs if isinstance(x, Ref)}
+        return xs if len(types) < 2 else [self.cast(f"{name}.cast", x, "fp32") for x in xs]
 
     def _rows(self, xs: Sequence[Known], shape: tuple[int, ...]) -> list[Known] | None:
         """The operands as [tokens, features] or [features], if one is a reshape of such rows."""

@@ -64,7 +64,8 @@ def import_program(
     translator = Translator(flat, program, OPERATORS, opaque, arrays)
     _declare_inputs(translator, program, bound)
     translator.run()
-    outputs = [flat.before_reshape(flat.ref(translator.env[name], "fp32")) for name in program.outputs]
+    refs = [flat.ref(translator.env[name], "fp32") for name in program.outputs]
+    outputs = [flat.before_reshape(ref) for ref in refs if ref.name not in flat.caches]
     graph = flat.graph(outputs, _meta(program))
     flat.unsupported.check(str(path), graph.flops)
     rolled = roll(graph, flat.paths, flat.weights)

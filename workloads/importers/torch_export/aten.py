@@ -16,6 +16,7 @@ from compiler.ops import (
     GlobalAvgPool,
     LayerNorm,
     Linear,
+    Pad,
     Pool2d,
     Reduce,
     Select,
@@ -28,7 +29,7 @@ from workloads.importers.flat import Known, Ref
 from workloads.importers.raising.heads import attention
 from workloads.importers.raising.norms import rms_norm
 from workloads.importers.raising.tokens import assembled
-from workloads.importers.torch_export.caches import index_put
+from workloads.importers.torch_export.caches import grown_cache, index_put
 from workloads.importers.torch_export.reader import Call, Name
 from workloads.importers.torch_export.translator import Translation, Translator
 
@@ -132,6 +133,13 @@ def _expand(t: Translator, call: Call) -> Known:
     return t.flat.op(call.name, Expand(shape), x)
 
 
+def _repeat(t: Translator, call: Call) -> Known:
+    x = t.value(call.args["self"])
+    if isinstance(x, np.ndarray):
+        return np.tile(x, cast("list[int]", call.args["repeats"]))
+    return _expand(t, call)
+
+
 def _slice(t: Translator, call: Call) -> Known:
     x = t.value(call.args["self"])
     shape = t.flat.shape(x)
@@ -182,13 +190,21 @@ def _split(t: Translator, call: Call) -> Known:
 
 
 def _cat(t: Translator, call: Call) -> Known:
-    names = cast("list[Name]", call.args["tensors"])
-    xs = [t.value(name) for name in names]
+    xs = [
+        t.value(name)
+        for name in cast("list[Name]", call.args["tensors"])
+        if prod(t.program.shapes[name.name])
+    ]
     rank = len(t.shape(call))
     dim = cast("int", call.args.get("dim", 0)) % rank
     arrays = [x for x in xs if isinstance(x, np.ndarray)]
     if len(arrays) == len(xs):
         return np.concatenate(arrays, dim)
+    if len(xs) == 1:
+        return xs[0]
+    grown = grown_cache(t, call, xs, dim)
+    if grown is not None:
+        return grown
     dtype = t.dtype(call)
     return t.flat.op(call.name, Concat(dim, len(xs)), *(t.flat.ref(x, dtype) for x in xs))
 
@@ -286,6 +302,38 @@ def _conv2d(t: Translator, call: Call) -> Known:
     return t.flat.op(call.name, op, x, t.weight(weight.name), *operands)
 
 
+def _conv1d(t: Translator, call: Call) -> Known:
+    """A convolution of images one row high; padding comes first, for that of images is square."""
+    x, weight = t.ref(call.args["input"]), cast("Name", call.args["weight"])
+    n, c, length = t.flat.shape(x)
+    padding = _pair(call.args.get("padding"), 0)[0]
+    image = t.flat.reshape(f"{call.name}.image", x, (n, c, 1, length))
+    assert isinstance(image, Ref)
+    if padding:
+        image = t.flat.op(f"{call.name}.pad", Pad((0, 0, 0, padding), (0, 0, 0, padding)), image)
+    filters = t.weight(weight.name)
+    k, channels, taps = t.flat.shape(filters)
+    bias = call.args.get("bias")
+    stride, groups = _pair(call.args.get("stride"), 1)[0], cast("int", call.args.get("groups", 1))
+    op = Conv2d(stride, 0, groups, bias=isinstance(bias, Name))
+    operands = [t.weight(bias.name)] if isinstance(bias, Name) else []
+    y = t.flat.op(call.name, op, image, t.flat.restated(filters, (k, channels, 1, taps)), *operands)
+    return t.flat.reshape(call.name, y, t.shape(call))
+
+
+def _dse_attention(t: Translator, call: Call) -> Known:
+    """`dse::attention`: one op for attention, [batch, seq, heads, head_dim] out; see docs/models.md."""
+    for key, plain in (("window", 0), ("softcap", 0.0)):
+        if call.args.get(key, plain) not in (plain, None):
+            raise WorkloadError(f"{t.flat.name}: {call.name}: {key} {call.args[key]} is not translated yet")
+    q, k, v = (t.ref(call.args[key]) for key in ("q", "k", "v"))
+    mask = call.args.get("mask")
+    known = t.value(mask) if isinstance(mask, Name) else None
+    scale = cast("float | None", call.args.get("scale")) or t.flat.shape(q)[3] ** -0.5
+    y = attention(t.flat, call.name, q, k, v, known, scale, bool(call.args.get("causal")))
+    return t.flat.permute(call.name, y, (0, 2, 1, 3))
+
+
 def _batch_norm(t: Translator, call: Call) -> Known:
     """Folded into the convolution in front: its filters are scaled, and the shift becomes a bias."""
     x = t.ref(call.args["input"])
@@ -342,6 +390,8 @@ def _known(func: str) -> Translation:
         if len(arrays) < len(xs):
             shape = t.shape(call)
             return t.flat.opaque(call.target, call.name, shape, t.dtype(call) or "fp32")
+        if func == "diff":
+            return _diff(t, call, arrays[0])
         if func == "cumsum":
             return np.cumsum(arrays[0], axis=int(arrays[1]))
         return np.asarray(getattr(np, func)(*arrays))
@@ -349,11 +399,28 @@ def _known(func: str) -> Translation:
     return translate
 
 
+def _diff(t: Translator, call: Call, x: np.ndarray) -> Known:
+    """Differences of neighbours, of a value put in front as well."""
+    before, dim = call.args.get("prepend"), cast("int", call.args.get("dim", -1))
+    given = t.value(before) if isinstance(before, Name) else None
+    if isinstance(given, np.ndarray):
+        x = np.concatenate([given, x], dim)
+    return np.asarray(np.diff(x, axis=dim))
+
+
 def _index(t: Translator, call: Call) -> Known:
     x = t.value(call.args["self"])
     indices = [
         t.value(i) if isinstance(i, Name) else slice(None) for i in cast("list[object]", call.args["indices"])
     ]
+    if isinstance(x, Ref) and len(indices) == 1 and t.flat.values[x.name].kind == "weight":
+        ids = (
+            t.flat.ref(np.asarray(indices[0]).reshape(-1), "int32")
+            if isinstance(indices[0], np.ndarray)
+            else None
+        )
+        if ids is not None:
+            return t.flat.reshape(call.name, t.flat.op(call.name, Embedding(), ids, x), t.shape(call))
     known = [i for i in indices if not isinstance(i, Ref)]
     if isinstance(x, np.ndarray) and len(known) == len(indices):
         return np.asarray(x[tuple(known)])
@@ -382,13 +449,14 @@ OPERATORS: dict[str, Translation] = {
         "ne": "not_equal",
         "bitwise_and": "logical_and", "__and__": "logical_and", "logical_and": "logical_and",
         "bitwise_or": "logical_or", "bitwise_not": "logical_not", "logical_not": "logical_not",
-        "cumsum": "cumsum",
+        "cumsum": "cumsum", "diff": "diff",
     }.items()},
     "arange": _arange,
     **dict.fromkeys(("full", "full_like", "new_ones", "scalar_tensor", "ones", "zeros"), _full),
     "permute": _permute,
     "transpose": _transpose,
     "expand": _expand,
+    "repeat": _repeat,
     "slice": _slice,
     "select": _select,
     "split_with_sizes": _split,
@@ -405,6 +473,8 @@ OPERATORS: dict[str, Translation] = {
     "gelu": _gelu,
     "scaled_dot_product_attention": _attention,
     "conv2d": _conv2d,
+    "conv1d": _conv1d,
+    "dse.attention": _dse_attention,
     "_native_batch_norm_legit_no_training": _batch_norm,
     "max_pool2d_with_indices": _max_pool,
     "max_pool2d": _max_pool,

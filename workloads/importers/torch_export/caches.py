@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -29,4 +30,19 @@ def index_put(t: Translator, call: Call) -> Known:
     stands_for = t.flat.add(f"{call.name}.updated", "input", shape, t.dtype(call))
     rows = as_rows(t.flat, values).rows
     t.flat.caches[stands_for.name] = Cache(name, rows, int(position.reshape(())), shape)
+    return stands_for
+
+
+def grown_cache(t: Translator, call: Call, xs: Sequence[Known], dim: int) -> Known | None:
+    """A cache that a program returns one position longer: it is given the room from the start."""
+    shape = t.shape(call)
+    if len(shape) != 4 or dim != 2 or len(xs) != 2:
+        return None
+    old, new = xs
+    if not isinstance(old, Ref) or not isinstance(new, Ref) or old.name not in t.program.inputs:
+        return None
+    if t.flat.shape(new)[2] != 1:
+        return None
+    stands_for = t.flat.add(f"{call.name}.updated", "input", shape, t.dtype(call))
+    t.flat.caches[stands_for.name] = Cache(old.name, as_rows(t.flat, new).rows, shape[2] - 1, shape)
     return stands_for

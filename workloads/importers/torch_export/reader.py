@@ -96,18 +96,26 @@ def parse(where: str, found: Json, bound: Mapping[str, int]) -> Exported:
     try:
         return _Parser(bound).parse(found)
     except _Unbound as error:
-        have = ", ".join(sorted(error.symbols))
-        raise WorkloadError(
-            f"{where}: symbolic sizes {have}: want each bound, as in {where}:{have.split(', ')[0]}=128"
-        ) from error
+        have = ", ".join(f"{name} ({place})" for name, place in sorted(error.symbols.items()))
+        example = f"{where}:{min(error.symbols)}=128"
+        raise WorkloadError(f"{where}: symbolic sizes {have}: want each bound, as in {example}") from error
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise WorkloadError(f"{where}: not laid out as schema {SCHEMA} says: {error!r}") from error
 
 
 class _Unbound(Exception):
-    def __init__(self, symbols: set[str]) -> None:
+    def __init__(self, symbols: Mapping[str, str]) -> None:
         super().__init__(symbols)
         self.symbols = symbols
+
+
+def _place(symbol: str, tensors: Mapping[str, Json]) -> str:
+    """Which axis of which tensor has that size: the first of the file, an input."""
+    for name, tensor in tensors.items():
+        for axis, size in enumerate(cast("list[Json]", tensor["sizes"])):
+            if f"'{symbol}'" in str(cast("Json", size.get("as_expr") or {}).get("expr_str", "")):
+                return f"axis {axis} of {name}"
+    return "no tensor"
 
 
 class _Parser:
@@ -115,6 +123,7 @@ class _Parser:
         self.bound = bound
         self.unbound: set[str] = set()
         self.symbols: set[str] = set()
+        self.numbers: dict[str, int] = {}
 
     def parse(self, found: Json) -> Exported:
         module = cast("dict[str, dict[str, object]]", found["graph_module"])
@@ -122,9 +131,11 @@ class _Parser:
         tensors = cast("dict[str, Json]", graph["tensor_values"])
         shapes = {n: tuple(self._size(s) for s in cast("list[Json]", t["sizes"])) for n, t in tensors.items()}
         dtypes = {n: DTYPES.get(cast("int", t["dtype"]), f"type {t['dtype']}") for n, t in tensors.items()}
+        sizes = cast("dict[str, Json]", graph.get("sym_int_values") or {})
+        self.numbers = {name: self._size(value) for name, value in sizes.items()}
         calls = tuple(self._call(n) for n in cast("list[Json]", graph["nodes"]))
         if self.unbound:
-            raise _Unbound(self.unbound)
+            raise _Unbound({name: _place(name, tensors) for name in self.unbound})
         roles: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}}
         inputs: list[str] = []
         for spec in cast("list[dict[str, dict[str, object]]]", signature["input_specs"]):
@@ -213,4 +224,4 @@ class _Parser:
     def _sym(self, value: Json) -> Argument:
         if "as_int" in value:
             return cast("int", value["as_int"])
-        return Name(cast("str", value["as_name"]))
+        return self.numbers[cast("str", value["as_name"])]

@@ -42,8 +42,8 @@ class Translator:
             self._call(call)
 
     def _call(self, call: Call) -> None:
-        kind = call.target.removeprefix("aten.").partition(".")[0]
-        if kind == "_assert_tensor_metadata":
+        kind = call.target.removeprefix("aten.").rpartition(".")[0]
+        if not call.outputs:  # assertions, and arithmetic on sizes, which the reader has done
             return
         translate = self.operators.get(kind)
         dtype = self.program.dtypes.get(call.outputs[0], "") if call.outputs else ""
@@ -56,7 +56,7 @@ class Translator:
         else:
             for name in call.outputs:
                 shape = self.program.shapes[name]
-                self.env[name] = self.flat.opaque(call.target, call.name, shape, FLOATS.get(dtype, "fp32"))
+                self.env[name] = self.flat.opaque(call.target, name, shape, FLOATS.get(dtype, "fp32"))
 
     def _is_known(self, call: Call) -> bool:
         return all(isinstance(self.env.get(n), np.ndarray) for n in _names(call.args.values()))
