@@ -33,7 +33,7 @@ def test_spellings():
 
 
 WRONG = {
-    "lama3-8b": "workload: got 'lama3-8b'; did you mean 'llama3-8b'?; want a config.json, a .pt2 or one of: llama2",
+    "lama3-8b": "workload: got 'lama3-8b'; did you mean 'llama3-8b'?; want a config.json, a .pt2 or one of: ",
     "": "workload: got ''",
     "gemm:m=1,q=2": (
         "gemm: q: unknown key; accepted, with defaults: m=1024, n=1024, k=1024, dtype=bf16"
