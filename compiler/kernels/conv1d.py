@@ -1,4 +1,8 @@
-"""Causal convolution over time with features on partitions: a few shifted products on the vector engines."""
+"""Causal convolution over time with features on partitions.
+
+Of a sequence: a product with a diagonal matrix for each tap, on shifted columns, summed in the accumulators.
+On the vector engines where the array takes several passes for the type, and for a single step.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Affine
-from compiler.kernels.site import Port, Site
+from compiler.kernels.site import Port, Site, base_block
 from compiler.kernels.strips import blocked, tile_counts
 from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
 from compiler.ops.ssm import CausalConv1d, ConvStep
@@ -50,11 +54,18 @@ def causal_conv1d(b: Builder, site: Site) -> None:
     before = w.type.shape[1] - 1
     size = dtype_bytes(x.type.dtype)
     length = max(1, min(op.seq, LONG, site.room // (site.slots * (2 * size + 4)) - before - 64))
+    bank = site.arch.bank_bytes(site.arch.accumulator) // 4
+    passes = site.arch.array.passes
+    on_array = any(name == x.type.dtype and count <= 1 for name, count in passes.items())
+    on_array = on_array and x.block <= base_block(site.arch)
+    if on_array:
+        length = min(length, bank, site.arch.array.moving_max)
     source, target = blocked(x).split(2, op.seq), blocked(out).split(2, op.seq)
     for first, count, rows in tile_counts(x.type.shape[1], x.block):
         for f in b.tiles(count, 1, "f"):
             block = f.start + first
             taps = _load_taps(b, site, w, bias, x.block, rows, Range(block, 1, block))
+            filters = _diagonals(b, site, taps) if on_array else None
             for s in b.tiles(x.type.shape[0] // op.seq, 1, "s"):
                 for t, history in _chunks(b, op.seq, length, before):
                     shape = (rows, before + t.size)
@@ -65,7 +76,11 @@ def causal_conv1d(b: Builder, site: Site) -> None:
                     place = (t.start - history, span)
                     inside = tile[:, (before - history, span)]
                     b.dma(inside, source[(0, rows), block, s.start, place], "input")
-                    y = _taps(b, site, op.activation, tile, taps, t.size)
+                    if filters is not None:
+                        total = _on_array(b, site, tile, filters, t.size)
+                    else:
+                        total = _sum(b, site, tile, taps, t.size)
+                    y = _finish(b, site, op.activation, total, taps)
                     with b.stage(1):
                         b.dma(target[(0, rows), block, s.start, (t.start, t.size)], y[:], "output")
 
@@ -78,14 +93,39 @@ def _chunks(b: Builder, seq: int, length: int, before: int) -> Iterator[tuple[Ra
         yield Range(t.start + first, t.size, t.index), before
 
 
-def _taps(b: Builder, site: Site, func: str | None, x: Tensor, taps: Tensor, size: int) -> Tensor:
-    """The convolution of one tile of positions, [rows, size]."""
+def _diagonals(b: Builder, site: Site, taps: Tensor) -> Tensor:
+    """[rows, taps, rows]: each tap's filter on a diagonal."""
+    rows, _, count = taps.shape
+    wide = b.scratch((rows, count - 1, rows), taps.dtype, slots=site.slots, name="diagonals")
+    b.copy(wide[:], stretched(taps, rows)[:, 0, (0, count - 1)])
+    for j in range(count - 1):  # zero but where row and column are equal
+        b.affine_select(wide[:, j], wide[:, j], Affine(), 1, -1, 0.0)
+        b.affine_select(wide[:, j], wide[:, j], Affine(), -1, 1, 0.0)
+    return wide
+
+
+def _on_array(b: Builder, site: Site, x: Tensor, filters: Tensor, size: int) -> Tensor:
+    """The sums of one tile of positions, in the accumulators."""
+    total = b.accumulator((x.shape[0], size), slots=site.slots, name="total")
+    for j in range(filters.shape[1]):
+        b.matmul(total[:], filters[:, j], x[:, (j, size)], reset=None if j else (), model=False)
+    return total
+
+
+def _sum(b: Builder, site: Site, x: Tensor, taps: Tensor, size: int) -> Tensor:
+    """The same on the vector engines."""
     rows, count = x.shape[0], taps.shape[2] - 1
     total = b.scratch((rows, size), "fp32", slots=site.slots, name="total")
     b.tensor_scalar(total[:], x[:, (0, size)], "multiply", taps[:, 0, 0])
     for j in range(1, count):
         b.tensor_tensor(total[:], x[:, (j, size)], total[:], "add", scale=taps[:, 0, j])
-    y = b.scratch((rows, size), site.outputs[0].type.dtype, slots=site.slots, name="y")
+    return total
+
+
+def _finish(b: Builder, site: Site, func: str | None, total: Tensor, taps: Tensor) -> Tensor:
+    """Bias and activation."""
+    count = taps.shape[2] - 1
+    y = b.scratch(total.shape, site.outputs[0].type.dtype, slots=site.slots, name="y")
     if func is None:
         b.tensor_scalar(y[:], total[:], "add", taps[:, 0, count])
     else:

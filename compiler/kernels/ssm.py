@@ -27,6 +27,7 @@ from compiler.ops.ssm import SsdScan
 
 _PLAIN = Fixed(ROW_MAJOR)
 FAR = -1.0e30  # in front of exp: no weight
+SHARE = 3  # of the scratchpad for one chunk, as chunks at four stages keep some of their tiles; assumed
 
 
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -57,12 +58,17 @@ class _Sizes:
         chunk = min(base_block(arch), op.seq, op.chunk, bank, arch.array.moving_max)
         block, state_block = head_block(arch, op.head_dim), head_block(arch, op.state)
         each = op.heads // op.groups
-        for heads in (n for n in range(each, 0, -1) if each % n == 0):
-            made = cls(chunk, heads, block, op.head_dim // block, state_block, op.state // state_block, dtype)
-            need = made.scratch_bytes(site, op)
-            if need <= site.room:
-                return made
-        raise _too_small(site, need)
+        sizes = [
+            cls(chunk, heads, block, op.head_dim // block, state_block, op.state // state_block, dtype)
+            for heads in range(each, 0, -1)
+            if each % heads == 0
+        ]
+        need = [made.scratch_bytes(site, op) for made in sizes]
+        for limit in (site.room // SHARE, site.room):  # chunks at several stages, where there is room
+            for made, size in zip(sizes, need, strict=True):
+                if size <= limit:
+                    return made
+        raise _too_small(site, need[-1])
 
     def scratch_bytes(self, site: Site, op: SsdScan) -> int:
         """Bytes a partition of the scan's tiles; see `_Scan`."""
@@ -170,16 +176,20 @@ def _spans(extent: int, size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """What the products of one chunk need, beside x: see `_Scan.run`."""
+    """What a chunk brings, and what is made of it; s, t: positions, n: states."""
 
-    start: Affine
     size: int
-    within: Tensor  # [s, heads, t] exp(a_t - a_s) (B_s . C_t)
-    out_of: Tensor  # [n, state blocks, heads, t] exp(a_t) C_t
-    grown: Tensor  # [n, heads, t] exp(a_t)
+    x: Tensor  # [features of a block, heads * blocks, t]
+    repeated: Tensor  # [any, heads, t] a_t, the same on all partitions
+    column: Tensor  # [s, heads] -a_s
     delta: Tensor  # [s, heads]
-    left: Tensor  # [s, heads] delta_s exp(a_last - a_s)
+    b_side: Tensor  # [n, state blocks, s]
+    c_side: Tensor  # [n, state blocks, t]
+    decay: Tensor  # [s, heads, t] a_t where s <= t, then exp(a_t - a_s)
+    products: Tensor  # [s, t] B_s . C_t
     mixed: Tensor  # [s, state blocks, n] B_s
+    grown: Tensor  # [n, heads, t] exp(a_t)
+    left: Tensor  # [s, heads] delta_s exp(a_last - a_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +208,10 @@ class _Scan:
         return self.b.scratch(shape, dtype, slots=self.site.slots, name=name)
 
     def run(self, sequence: Affine, group: Affine, first: Affine) -> None:
-        """Some heads of one sequence, from `first` on, chunk by chunk."""
+        """Some heads of one sequence, from `first` on, chunk by chunk.
+
+        Each engine is at another chunk: products of positions and states, exponentials, weights, the state.
+        """
         b, z = self.b, self.sizes
         shape = (z.state_block, z.state_blocks, z.heads, self.op.head_dim)
         state = b.scratch(shape, "fp32", name="state")
@@ -206,37 +219,46 @@ class _Scan:
         b.memset(state[:], 0.0)
         for c in b.tiles(self.op.seq, z.chunk, "c"):
             start = sequence * self.op.seq + c.start
-            b.copy(rounded[:], state[:])
-            chunk = self._chunk(start, c.size, group, first)
-            x = self._tile("x", z.block, z.heads * z.blocks, c.size, dtype=z.dtype)
-            at = (first * z.blocks, z.heads * z.blocks)
-            b.dma(x[:], blocked(self.site.inputs[0])[:, at, (start, c.size)], "input")
-            now, later = self._rows(x, chunk)
-            y = self._outputs(x, now, rounded, chunk, first)
-            self._update(state, later, chunk)
+            chunk = self._load(start, c.size, group, first)
+            self._products(chunk)
             with b.stage(1):
+                self._exponentials(chunk)
+            with b.stage(2):
+                within, out_of = self._weights(chunk)
+                now, later = self._rows(chunk)
+            with b.stage(3):
+                b.copy(rounded[:], state[:])
+                y = self._outputs(chunk, now, rounded, (within, out_of), first)
+                self._update(state, later, chunk)
+            with b.stage(4):
+                at = (first * z.blocks, z.heads * z.blocks)
                 b.dma(blocked(self.site.outputs[0])[:, at, (start, c.size)], y[:], "output")
 
-    def _chunk(self, start: Affine, size: int, group: Affine, first: Affine) -> _Chunk:
+    def _load(self, start: Affine, size: int, group: Affine, first: Affine) -> _Chunk:
+        """The operands of a chunk, and room for what is made of them."""
         b, z, heads = self.b, self.sizes, (first, self.sizes.heads)
         at, parts = (start, size), max(size, z.state_block)
+        x = self._tile("x", z.block, z.heads * z.blocks, size, dtype=z.dtype)
+        b.dma(x[:], blocked(self.site.inputs[0])[:, (first * z.blocks, z.heads * z.blocks), at], "input")
         repeated = self._tile("repeated", parts, z.heads, size)
         b.dma(repeated[:], self.sums.rows.repeat(0, parts)[:, heads, at], "aux")
-        column, delta = self._tile("column", size, z.heads), self._tile("delta", size, z.heads)
+        column, delta = (self._tile(name, size, z.heads) for name in ("column", "delta"))
         b.dma(column[:], self.sums.columns[at, heads], "aux")
         b.dma(delta[:], self.sums.delta[at, heads], "aux")
-        b_side, c_side = self._mixed(group, 0, at), self._mixed(group, self.op.groups, at)
-        grown = self._tile("grown", z.state_block, z.heads, size)
-        b.activate(grown[:], repeated[(0, z.state_block),], "exp")
-        out_of = self._tile("out_of", z.state_block, z.state_blocks, z.heads, size, dtype=z.dtype)
-        for i in range(z.state_blocks):
-            b.tensor_tensor(out_of[:, i], grown[:], c_side.repeat(2, z.heads)[:, i], "multiply")
-        left = self._tile("left", size, z.heads)
-        b.tensor_tensor(left[:], repeated[(0, size), :, size - 1], column[:], "subtract")
-        b.activate(left[:], left[:], "exp")
-        b.tensor_tensor(left[:], left[:], delta[:], "multiply")
-        within = self._within(repeated, column, b_side, c_side, size)
-        return _Chunk(start, size, within, out_of, grown, delta, left, self._turned(b_side, size))
+        return _Chunk(
+            size,
+            x,
+            repeated,
+            column,
+            delta,
+            self._mixed(group, 0, at),
+            self._mixed(group, self.op.groups, at),
+            self._tile("decay", size, z.heads, size),
+            self._tile("products", size, size),
+            self._tile("mixed.t", size, z.state_blocks, z.state_block, dtype=z.dtype),
+            self._tile("grown", z.state_block, z.heads, size),
+            self._tile("left", size, z.heads),
+        )
 
     def _mixed(self, group: Affine, which: int, at: tuple[Affine, int]) -> Tensor:
         """B or C of a group: [n, state blocks, t]."""
@@ -246,35 +268,44 @@ class _Scan:
         self.b.dma(tile[:], source[:, ((group + which) * z.state_blocks, z.state_blocks), at], "input")
         return tile
 
-    def _within(self, repeated: Tensor, column: Tensor, b_side: Tensor, c_side: Tensor, size: int) -> Tensor:
-        """[s, heads, t]: weight of position s for position t, without delta."""
-        b, z = self.b, self.sizes
+    def _products(self, chunk: _Chunk) -> None:
+        """Products of B and C, B turned, and the exponents."""
+        b, z, size = self.b, self.sizes, chunk.size
         total = b.accumulator((size, size), slots=self.site.slots, name="products")
         for i in range(z.state_blocks):
-            b.matmul(total[:], b_side[:, i], c_side[:, i], reset=None if i else ())
-        products = self._tile("products", size, size)
-        b.copy(products[:], total[:])
-        b.tensor_scalar(column[:], column[:], "multiply", -1.0)
-        decay = self._tile("decay", size, z.heads, size)
-        mask = self.mask.part(1, 0, size).repeat(1, z.heads)
-        b.tensor_tensor(decay[:], repeated[(0, size),], mask[(0, size),], "add")
-        for h in b.tiles(z.heads, 1, "wh"):
-            b.activate(decay[:, h.start], decay[:, h.start], "exp", bias=column[:, h.start])
-        within = self._tile("within", size, z.heads, size, dtype=z.dtype)
-        b.tensor_tensor(within[:], decay[:], products.repeat(1, z.heads)[:], "multiply")
-        return within
-
-    def _turned(self, b_side: Tensor, size: int) -> Tensor:
-        """B with positions on partitions: [s, state blocks, n]."""
-        b, z = self.b, self.sizes
-        rows = self._tile("mixed.t", size, z.state_blocks, z.state_block, dtype=z.dtype)
+            b.matmul(total[:], chunk.b_side[:, i], chunk.c_side[:, i], reset=None if i else ())
+        b.copy(chunk.products[:], total[:])
         for i in range(z.state_blocks):
             turned = b.accumulator((size, z.state_block), dtype=z.dtype, slots=self.site.slots, name="turned")
-            b.transpose(turned[:], b_side[:, i])
-            b.copy(rows[:, i], turned[:])
-        return rows
+            b.transpose(turned[:], chunk.b_side[:, i])
+            b.copy(chunk.mixed[:, i], turned[:])
+        b.tensor_scalar(chunk.column[:], chunk.column[:], "multiply", -1.0)
+        mask = self.mask.part(1, 0, size).repeat(1, z.heads)
+        b.tensor_tensor(chunk.decay[:], chunk.repeated[(0, size),], mask[(0, size),], "add")
+        last = chunk.repeated[(0, size), :, size - 1]
+        b.tensor_tensor(chunk.left[:], last, chunk.column[:], "add")
 
-    def _rows(self, x: Tensor, chunk: _Chunk) -> tuple[Tensor, Tensor]:
+    def _exponentials(self, chunk: _Chunk) -> None:
+        b, z = self.b, self.sizes
+        for h in b.tiles(z.heads, 1, "wh"):
+            one = chunk.decay[:, h.start]
+            b.activate(one, one, "exp", bias=chunk.column[:, h.start])
+        b.activate(chunk.grown[:], chunk.repeated[(0, z.state_block),], "exp")
+        b.activate(chunk.left[:], chunk.left[:], "exp")
+
+    def _weights(self, chunk: _Chunk) -> tuple[Tensor, Tensor]:
+        """Of position s for t, [s, heads, t], without delta; of state n for t, [n, blocks, heads, t]."""
+        b, z, size = self.b, self.sizes, chunk.size
+        within = self._tile("within", size, z.heads, size, dtype=z.dtype)
+        b.tensor_tensor(within[:], chunk.decay[:], chunk.products.repeat(1, z.heads)[:], "multiply")
+        out_of = self._tile("out_of", z.state_block, z.state_blocks, z.heads, size, dtype=z.dtype)
+        for i in range(z.state_blocks):
+            wide = chunk.c_side.repeat(2, z.heads)[:, i]
+            b.tensor_tensor(out_of[:, i], chunk.grown[:], wide, "multiply")
+        b.tensor_tensor(chunk.left[:], chunk.left[:], chunk.delta[:], "multiply")
+        return within, out_of
+
+    def _rows(self, chunk: _Chunk) -> tuple[Tensor, Tensor]:
         """x with positions on partitions, [s, heads, head_dim]: times delta, and times what is left."""
         b, z, width = self.b, self.sizes, self.op.head_dim
         shape = (chunk.size, z.heads, width)
@@ -287,23 +318,25 @@ class _Scan:
             for h in b.tiles(g.size, 1, "xh"):
                 for j in range(z.blocks):
                     target = turned[:, h.start, (j * z.block, z.block)]
-                    b.transpose(target, x[:, (g.start + h.start) * z.blocks + j])
+                    b.transpose(target, chunk.x[:, (g.start + h.start) * z.blocks + j])
             heads = (g.start, g.size)
             for rows, scale in ((now, chunk.delta), (later, chunk.left)):
                 b.tensor_tensor(rows[:, heads], turned[:], stretched(scale, width)[:, heads], "multiply")
         return now, later
 
-    def _outputs(self, x: Tensor, now: Tensor, state: Tensor, chunk: _Chunk, first: Affine) -> Tensor:
+    def _outputs(
+        self, chunk: _Chunk, now: Tensor, state: Tensor, weights: tuple[Tensor, Tensor], first: Affine
+    ) -> Tensor:
         """y [features of a block, heads * blocks, t]."""
-        b, z = self.b, self.sizes
+        b, z, x, (within, out_of) = self.b, self.sizes, chunk.x, weights
         y = self._tile("y", *x.shape, dtype=z.dtype)
         for h in b.tiles(z.heads, 1, "yh"):
             for j in range(z.blocks):
                 total = b.accumulator((z.block, chunk.size), slots=self.site.slots, name="y")
                 columns = (j * z.block, z.block)
-                b.matmul(total[:], now[:, h.start, columns], chunk.within[:, h.start])
+                b.matmul(total[:], now[:, h.start, columns], within[:, h.start])
                 for i in range(z.state_blocks):
-                    b.matmul(total[:], state[:, i, h.start, columns], chunk.out_of[:, i, h.start], reset=None)
+                    b.matmul(total[:], state[:, i, h.start, columns], out_of[:, i, h.start], reset=None)
                 index = h.start * z.blocks + j
                 skip = self.skip[:, first + h.start]
                 b.tensor_tensor(y[:, index], x[:, index], total[:], "add", scale=skip)
