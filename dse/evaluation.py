@@ -52,6 +52,7 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
     result["memory"] = summary.memory_skeleton(arch)
     result["array"] = summary.array_skeleton(arch, matrix_dtype(graph))
     result["macs"], result["flops_model"] = graph.macs, 2 * graph.macs
+    result["workload"] = dict(graph.meta)
     bounds = graph_bounds(graph, arch)
     bound, trace = None, None
     try:

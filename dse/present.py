@@ -116,6 +116,13 @@ def _summary(record: Record) -> Table:
         table.add_row(name, show_share(record[name]), meaning)  # type: ignore[literal-required]
     flops, macs = show_number(record["flops_model"]), show_number(record["macs"])
     table.add_row("work", f"{flops}FLOP", f"{macs}MAC; 1 MAC = 2 FLOPs; elementwise work is not counted")
+    told = record["workload"]
+    if "experts" in told:
+        busiest = f"the busiest gets {told['busiest_expert_tokens']} tokens"
+        uneven = f"{told['expert_load_max_over_mean']} times the mean of those"
+        table.add_row(
+            "experts", f"{told['experts_touched']} of {told['experts']} used", f"{busiest}, {uneven}"
+        )
     read, write = show_bytes(record["hbm_read_bytes"]), show_bytes(record["hbm_write_bytes"])
     table.add_row("DRAM", f"{read} read", f"{write} written")
     bounds = record["bounds"]

@@ -18,7 +18,7 @@ from dse.point import Option, Point, fidelity
 if TYPE_CHECKING:
     from compiler.errors import Shortfall
 
-SCHEMA = "accel-dse/record/1"
+SCHEMA = "accel-dse/record/2"
 
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
@@ -169,6 +169,9 @@ class Record(TypedDict):
     area_mm2: dict[str, float] | None
     cost_usd: dict[str, float] | None
     throughput: dict[str, float]
+    workload: dict[
+        str, str | int | float
+    ]  # what its builder says of it: tokens, cache bytes, loads of experts
     audit: dict[str, bool]
     warnings: list[str]
     provenance: dict[str, str | int | float | None]
@@ -246,6 +249,7 @@ def empty_record(point: Point, model: str) -> Record:
         "area_mm2": None,
         "cost_usd": None,
         "throughput": {},
+        "workload": {},
         "audit": {},
         "warnings": [],
         "provenance": {},

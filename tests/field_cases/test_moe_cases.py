@@ -94,6 +94,7 @@ def test_U025_skewed_routing_takes_its_time(many):
     assert meta["expert_load_max_over_mean"] > 2
     record = evaluate(Point("trn2", f"{many}:decode,batch=32,context=4,routing=skewed"))
     assert record["status"] == "ok"
+    assert record["workload"] == meta
     assert all(record["audit"].values())
 
 
