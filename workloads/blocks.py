@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from compiler.ir.graph import Carry, Graph, Node, Repeat, TensorType, Value
 from compiler.ops import Attention, Binary, LayerNorm, Linear, Op, RmsNorm, Unary
@@ -84,6 +85,15 @@ class GraphBuilder:
         self._region, self._prefix, self._copies = None, "", 0
         self._nodes.append(region)
         return result
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Names inside get `name` as a further prefix: several layers in one region."""
+        outer, self._prefix = self._prefix, f"{self._prefix}{name}."
+        try:
+            yield
+        finally:
+            self._prefix = outer
 
     def build(self, outputs: tuple[str, ...], meta: dict[str, int | float | str]) -> Graph:
         """The finished graph."""

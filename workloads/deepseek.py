@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Graph
 from compiler.ops import Binary, KvWrite, LatentAttention, Rope, SharedKeyAttention
 from workloads.blocks import gated_mlp, linear, rms_norm
-from workloads.llama import Decoder, LlamaModel, MoeDecode, MoePrefill
+from workloads.llama import Decoder, LlamaModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +27,9 @@ class MlaModel(LlamaModel):
         """The latent and the rotary key, one for all heads."""
         return layers * (self.latent + self.rope) * dtype_bytes(dtype)
 
-
-@dataclass(frozen=True, slots=True)
-class MlaPrefill(MoePrefill):
-    """Prefill: keys and values of the prompt are made from its latents."""
-
     @override
-    def graph(self, name: str) -> Graph:
-        assert isinstance(self.model, MlaModel)
-        decoder = _MlaDecoder(self.model, name, self.dtype, self.batch, self.seq, routing=self.routing)
-        return decoder.build(self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class MlaDecode(MoeDecode):
-    """Decode over a cache of latents."""
-
-    @override
-    def graph(self, name: str) -> Graph:
-        assert isinstance(self.model, MlaModel)
-        decoder = _MlaDecoder(
-            self.model, name, self.dtype, self.batch, 1, context=self.context, routing=self.routing
-        )
-        return decoder.build(self.layers)
+    def decoder(self) -> type[Decoder]:
+        return _MlaDecoder
 
 
 class _MlaDecoder(Decoder):
@@ -92,9 +71,9 @@ class _MlaDecoder(Decoder):
         w_v = b.weight("v_b.weight", model.latent, model.heads * model.head_dim)
         kept = b.state("latents", self.batch, 1, model.latent, self.context)
         keys = b.state("keys", self.batch, 1, model.rope, self.context)
-        b.update("latent_write", KvWrite(self.context - 1, axis_k=True), kept, latents)
-        b.update("key_write", KvWrite(self.context - 1, axis_k=True), keys, key)
-        decode = LatentAttention(self.batch, model.heads, model.rope, self.context, scale)
+        b.update("latent_write", KvWrite(self.first, axis_k=True, tokens=self.seq), kept, latents)
+        b.update("key_write", KvWrite(self.first, axis_k=True, tokens=self.seq), keys, key)
+        decode = LatentAttention(self.batch, model.heads, model.rope, self.context, scale, self.seq)
         return b.op("attention", decode, q, q_rope, kept, keys, w_k, w_v)
 
     def _queries(self, x: str) -> tuple[str, str]:
@@ -107,5 +86,5 @@ class _MlaDecoder(Decoder):
 
     def turned(self, name: str, x: str, heads: int) -> str:
         """`x` with rotary positions."""
-        rope = Rope(heads, self.model.rope, self.seq, self.model.rope_base, max(0, self.context - 1))
+        rope = Rope(heads, self.model.rope, self.seq, self.model.rope_base, self.first)
         return self.b.op(name, rope, x, *self.tables)

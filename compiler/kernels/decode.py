@@ -54,12 +54,29 @@ def kv_write(b: Builder, site: Site) -> None:
     if op.axis_k:
         block = site.inputs[1].block
         pieces = site.outputs[0].type.shape[2] // block
-        dst = cache.split(2, block).permute(3, 1, 2, 0, 4)[:, :, :, :, op.position]
-        b.dma(dst, new.split(1, pieces)[:], "output")
-    else:
-        block, head_dim = cache.shape[2], cache.shape[4]
-        dst = cache[:, :, op.position % block, op.position // block]
-        b.dma(dst, new.split(1, head_dim)[:], "output")
+        dst = cache.split(2, block).permute(3, 1, 2, 0, 4)
+        src = new.split(1, pieces)
+        if op.tokens == 1:
+            b.dma(dst[:, :, :, :, op.position], src[:], "output")
+        else:
+            b.dma(dst[:, :, :, :, (op.position, op.tokens)], src.split(3, op.tokens)[:], "output")
+        return
+    _write_values(b, op, cache, new)
+
+
+def _write_values(b: Builder, op: KvWrite, cache: Tensor, new: Tensor) -> None:
+    """Rows of [batch, head, position in block, block, head_dim], one transfer a block of positions."""
+    block, head_dim = cache.shape[2], cache.shape[4]
+    rows = new.split(0, op.tokens).split(2, head_dim)  # [batch, token, head, head_dim]
+    at = op.position
+    while at < op.position + op.tokens:
+        size = min(block - at % block, op.position + op.tokens - at)
+        if op.tokens == 1:
+            b.dma(cache[:, :, at % block, at // block], new.split(1, head_dim)[:], "output")
+        else:
+            src = rows.permute(0, 2, 1, 3)[:, :, (at - op.position, size)]
+            b.dma(cache[:, :, (at % block, size), at // block], src, "output")
+        at += size
 
 
 @dataclass(frozen=True, slots=True)

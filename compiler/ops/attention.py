@@ -279,16 +279,17 @@ class DecodeAttention(_Heads):
 
 @dataclass(frozen=True, slots=True)
 class KvWrite(Op):
-    """Write one new token's keys or values at `position` of the cache, in place.
+    """Write keys or values of `tokens` new tokens from `position` of the cache on, in place.
 
-    cache (state) and new [batch, kv_heads * head_dim] -> the same state. With `axis_k` the cache is
-    [batch, kv_heads, head_dim, context] and a column is written, else
-    [batch, kv_heads, context, head_dim] and a row.
+    cache (state) and new [batch * tokens, kv_heads * head_dim] -> the same state. With `axis_k` the cache is
+    [batch, kv_heads, head_dim, context] and columns are written, else [batch, kv_heads, context, head_dim]
+    and rows.
     """
 
     kind: ClassVar[str] = "kv-write"
     position: int
     axis_k: bool
+    tokens: int = 1
 
     @property
     @override
@@ -302,9 +303,9 @@ class KvWrite(Op):
         self.expect_rank("cache", cache, "batch kv_heads a b")
         batch, heads, a, b = cache.shape
         head_dim, context = (a, b) if self.axis_k else (b, a)
-        self.expect("new", new, (batch, heads * head_dim), cache.dtype)
-        if not 0 <= self.position < context:
-            raise self.reject(f"position: got {self.position}, want 0 to {context - 1}")
+        self.expect("new", new, (batch * self.tokens, heads * head_dim), cache.dtype)
+        if self.tokens < 1 or not 0 <= self.position <= context - self.tokens:
+            raise self.reject(f"position: got {self.position}, want 0 to {context - self.tokens}")
         return (cache,)
 
     @override
@@ -315,10 +316,12 @@ class KvWrite(Op):
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         cache, new = f32(ins[0]).copy(), f32(ins[1])
+        new = new.reshape(cache.shape[0], self.tokens, cache.shape[1], -1)
+        where = slice(self.position, self.position + self.tokens)
         if self.axis_k:
-            cache[..., self.position] = new.reshape(cache.shape[:3])
+            cache[..., where] = new.transpose(0, 2, 3, 1)
         else:
-            cache[:, :, self.position] = new.reshape(cache.shape[0], cache.shape[1], -1)
+            cache[:, :, where] = new.transpose(0, 2, 1, 3)
         return (cache,)
 
 

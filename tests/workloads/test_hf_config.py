@@ -5,7 +5,7 @@ import json
 import pytest
 
 from compiler.ir.verify_graph import verify_graph
-from compiler.ops import Binary, Rope, Unary
+from compiler.ops import Attention, Binary, Rope, Unary
 from workloads import WorkloadError, build
 
 LLAMA = {
@@ -73,13 +73,17 @@ def test_rotary_base(config, fields):
     assert {rope.base for rope in ropes} == {500.0}
 
 
-def test_sliding_windows_are_refused_where_they_would_matter(config):
+def test_a_sliding_window_is_that_of_every_layer(config):
     path = config(**LLAMA | {"model_type": "mistral", "sliding_window": 64})
-    assert build(f"{path}:seq=64")
-    assert "seq: got 65, want 64 or less: sliding windows" in problem(f"{path}:seq=65")
-    assert "context: got 65, want 64 or less" in problem(f"{path}:decode,context=65")
-    unused = config(**LLAMA | {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False})
-    assert build(f"{unused}:seq=65")
+    short, long = (build(f"{path}:seq={seq}") for seq in (64, 100))
+    windows = {node.op.window for node, _ in long.walk() if isinstance(node.op, Attention)}
+    assert windows == {64}
+    pairs = {seq: sum(min(64, i + 1) for i in range(seq)) for seq in (64, 100)}
+    rows = 3 * (48 * 4 * 48 + 3 * 48 * 80)
+    for graph, seq in ((short, 64), (long, 100)):
+        assert graph.macs == seq * rows + 3 * 2 * 48 * pairs[seq] + 48 * 100
+    decode = build(f"{path}:decode,context=100")
+    assert decode.macs == rows + 3 * 2 * 48 * 64 + 48 * 100
 
 
 def test_vit_labels_and_activation(config):

@@ -16,6 +16,9 @@ PUBLISHED = {
     "llama3-405b": 405_853_388_800,
     "mistral-7b": 7_241_732_096,
     "qwen3-8b": 8_190_735_360,
+    "qwen2.5-7b": 7_615_616_512,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_404_352,  # without the 14,848 selection biases, which are no parameters there
@@ -31,9 +34,38 @@ PUBLISHED = {
 }
 
 
+# Models whose head is the embedding: ours keeps it a second time.
+TIED = {
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "gemma2-2b": 2_614_341_888,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
+    "gemma3-1b": 999_885_952,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published(name):
     assert build(name).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_parameters_of_tied_models_are_the_published(name):
+    graph = build(f"{name}:decode,context=9")
+    assert graph.parameters - dict(graph.meta)["tied_parameters"] == TIED[name]
+
+
+def test_odd_layers_of_a_pair_are_the_ones_with_a_window():
+    layers = [build(f"gemma2-2b:layers={n},seq=16").parameters for n in (1, 2, 3)]
+    assert layers[1] - layers[0] == layers[2] - layers[1]
+    graph = build("gemma-tiny:layers=3,seq=40")
+    windows = [(node.op.window, times) for node, times in graph.walk() if node.op.kind == "attention"]
+    assert windows == [(16, 1), (0, 1), (16, 1)]
 
 
 def test_resnet50_keeps_what_inference_needs_and_tells_the_published_total():

@@ -40,7 +40,7 @@ WRONG = {
     ),
     "llama3-8b:decode,contxt=4": "contxt: unknown key; did you mean 'context'?; accepted, with defaults: ",
     "llama3-8b:decode,seq=4": "llama3-8b: seq: unknown key",
-    "llama3-8b:prefil": "phase: got 'prefil', want one of: prefill, decode; did you mean 'prefill'?",
+    "llama3-8b:prefil": "want one of: prefill, decode, chunk, verify; did you mean 'prefill'?",
     "vit-b16:prefill": "vit-b16: phase: got 'prefill', want no phase: there is only one",
     "llama3-8b:batch=1,prefill": "got 'prefill', want key=value (a phase comes first, once)",
     "gemm:m=1.5": "gemm: m: got '1.5', want a whole number, 1 or more",
