@@ -19,6 +19,8 @@ MODELS = (
     "llama2-7b", "llama3-8b", "llama3-70b", "llama3-405b", "mistral-7b", "qwen3-8b", "llama-tiny",
     "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b", "gemma-2b", "gemma-7b", "gemma2-2b", "gemma2-9b",
     "gemma2-27b", "gemma3-1b", "gemma-tiny", "gemma3-tiny", "gpt2", "gpt2-xl", "gpt2-tiny",
+    "clip-vit-b32", "clip-vit-l14", "clip-tiny", "llava-1.5-7b", "llava-tiny",
+    "whisper-tiny", "whisper-base", "whisper-large-v3", "whisper-test",
     "gpt-oss-20b", "gpt-oss-120b", "gpt-oss-tiny",
     "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "qwen1.5-moe-a2.7b", "moe-tiny",
     "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-tiny",

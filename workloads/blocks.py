@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from compiler.ir.graph import Carry, Graph, Node, Repeat, TensorType, Value
-from compiler.ops import Attention, Binary, LayerNorm, Linear, Op, RmsNorm, Unary
+from compiler.ops import Attention, Binary, LayerNorm, Linear, Op, RmsNorm, Scalar, Unary
 
 
 class GraphBuilder:
@@ -134,10 +135,56 @@ def gated_mlp(
     return linear(b, f"{prefix}down", product, b.type(x).shape[1], bias=bias)
 
 
+QUICK_GELU = 1.702  # x * sigmoid(1.702 x), as CLIP has it; Hendrycks and Gimpel 2016, section 2
+
+
+def activated(b: GraphBuilder, name: str, x: str, activation: str) -> str:
+    """An activation; `quick_gelu` is made of others."""
+    if activation != "quick_gelu":
+        return b.op(name, Unary(activation), x)
+    gate = b.op(f"{name}.sigmoid", Unary("sigmoid"), b.op(f"{name}.scaled", Scalar("mul", QUICK_GELU), x))
+    return b.op(name, Binary("mul"), x, gate)
+
+
 def mlp(b: GraphBuilder, x: str, hidden: int, activation: str) -> str:
     """`act(x @ fc1 + b1) @ fc2 + b2`."""
-    inner = b.op("act", Unary(activation), linear(b, "fc1", x, hidden, bias=True))
+    inner = activated(b, "act", linear(b, "fc1", x, hidden, bias=True), activation)
     return linear(b, "fc2", inner, b.type(x).shape[1], bias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Layers with norms in front, as CLIP and Whisper have them."""
+
+    heads: int
+    intermediate: int
+    activation: str
+    eps: float
+    key_bias: bool = True
+
+    def layer(self, b: GraphBuilder, x: str, batch: int, *, causal: bool = False) -> str:
+        """One layer on `batch` sequences."""
+        normed = layer_norm(b, "attn_norm", x, self.eps)
+        q, k, v = (
+            linear(b, name, normed, b.type(x).shape[1], bias=name != "k" or self.key_bias) for name in "qkv"
+        )
+        x = b.op("attn_add", Binary("add"), attended(b, q, k, v, batch, self.heads, causal=causal), x)
+        return self.wide(b, x)
+
+    def wide(self, b: GraphBuilder, x: str) -> str:
+        """The MLP of a layer, with its residual."""
+        normed = layer_norm(b, "mlp_norm", x, self.eps)
+        return b.op("mlp_add", Binary("add"), mlp(b, normed, self.intermediate, self.activation), x)
+
+
+def attended(
+    b: GraphBuilder, q: str, k: str, v: str, batch: int, heads: int, *, causal: bool = False, prefix: str = ""
+) -> str:
+    """Attention of as many kv heads as query heads, with output projection."""
+    width = b.type(q).shape[1]
+    head_dim = width // heads
+    attention = Attention(batch, heads, heads, head_dim, causal=causal, scale=head_dim**-0.5)
+    return linear(b, f"{prefix}o", b.op(f"{prefix}attention", attention, q, k, v), width, bias=True)
 
 
 def encoder_attention(b: GraphBuilder, x: str, batch: int, heads: int, *, qkv_bias: bool = True) -> str:

@@ -18,6 +18,11 @@ PHASES = (
 )
 ARCHS = ("trn1", "trn2", "tpu-v5e", "edge-npu", "trn3")
 TEXTS = [f"{f}-tiny:{p}" for f in FAMILIES for p in PHASES if (f, p[:5]) != ("deepseek", "chunk")]
+TEXTS += ["clip-tiny:pairs,batch=3,seq=11", "clip-tiny:image,batch=2", "clip-tiny:text,batch=2,seq=20"]
+TEXTS += ["llava-tiny:prefill,batch=2,seq=29", "llava-tiny:decode,batch=2,context=33"]
+TEXTS += ["llava-tiny:chunk,chunk=9,context=20", "llava-tiny:verify,tokens=2,context=30"]
+TEXTS += ["whisper-test:encode,batch=2", "whisper-test:prefill,batch=2,seq=5"]
+TEXTS += ["whisper-test:decode,batch=3,context=17", "whisper-test:verify,batch=2,tokens=3,context=17"]
 CASES = [(text, turn) for turn, text in enumerate(TEXTS)]
 
 

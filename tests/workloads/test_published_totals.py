@@ -19,6 +19,8 @@ PUBLISHED = {
     "qwen2.5-7b": 7_615_616_512,
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
+    "clip-vit-b32": 151_277_312,  # and the scale of the logits
+    "clip-vit-l14": 427_616_512,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_404_352,  # without the 14,848 selection biases, which are no parameters there
@@ -58,6 +60,22 @@ def test_parameters_are_the_published(name):
 def test_parameters_of_tied_models_are_the_published(name):
     graph = build(f"{name}:decode,context=9")
     assert graph.parameters - dict(graph.meta)["tied_parameters"] == TIED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("whisper-tiny", 37_760_640), ("whisper-base", 72_593_920), ("whisper-large-v3", 1_543_490_560)],
+)
+def test_whisper_is_its_encoder_and_decoder(name, published):
+    encoder, decoder = build(f"{name}:encode"), build(f"{name}:prefill")
+    tied = dict(decoder.meta)["tied_parameters"]
+    assert encoder.parameters + decoder.parameters - tied == published
+
+
+def test_llava_leaves_out_what_is_behind_the_chosen_layer():
+    width, wide = 1024, 4096
+    layer = 4 * (width * width + width) + 2 * width * wide + wide + width + 4 * width
+    assert build("llava-1.5-7b:layers=32").parameters + layer + 2 * width == 7_063_427_072
 
 
 def test_odd_layers_of_a_pair_are_the_ones_with_a_window():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from typing_extensions import override
+
 # How transformers calls an activation -> how we do (compiler/ops/elementwise.py). Its "gelu" is exact.
 ACTIVATIONS = {
     "silu": "silu",
@@ -15,6 +17,18 @@ ACTIVATIONS = {
     "relu": "relu",
     "tanh": "tanh",
 }
+
+
+class _Within(list[str]):
+    """Problems of a part, told to the whole."""
+
+    def __init__(self, outer: list[str], name: str) -> None:
+        super().__init__()
+        self.outer, self.name = outer, name
+
+    @override
+    def append(self, problem: str) -> None:
+        self.outer.append(f"{self.name}.{problem}")
 
 
 class Config:
@@ -64,6 +78,16 @@ class Config:
         if value not in ACTIVATIONS:
             self.problems.append(f"{name}: got {value!r}, want one of: {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS.get(value, "relu")
+
+    def part(self, name: str) -> Config:
+        """A config inside this one; its problems are this one's too, under its name."""
+        value = self.fields.get(name)
+        if not isinstance(value, dict):
+            self.problems.append(f"{name}: got {self._got(name)}, want an object")
+            value = {}
+        inner = Config(value)
+        inner.problems = _Within(self.problems, name)
+        return inner
 
     def labels(self) -> int:
         """Number of classes; transformers' default is 2."""
