@@ -70,5 +70,6 @@ KERNELS: dict[str, Kernel] = {
     "ssd-step": ssm_step.SSD_STEP,
     "latent-decode": latent.LATENT_DECODE,
     "head-linear": latent.HEAD_LINEAR,
+    "cache-rows": latent.CACHE_ROWS,
     "shared-key-attention": latent_prefill.KERNEL,
 }

@@ -6,7 +6,7 @@ products contract over partitions and only p is transposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.bands import Bands, Query
+from compiler.kernels.bands import Bands, More, Query
 from compiler.kernels.flash import (
     MASKED,
     FlashTile,
@@ -32,13 +32,14 @@ from compiler.kernels.flash import (
 )
 from compiler.kernels.flash_group import TILES, GroupTile, Job, Pool, run_chunks, turns
 from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, split_last
-from compiler.kernels.kv import Extras, from_activations, source
+from compiler.kernels.kv import Extras, Load, from_activations, source
 from compiler.kernels.sight import Field
 from compiler.kernels.site import Site, base_block, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.attention import Attention, DecodeAttention
 
 GROUPS = 256  # chunks of a causal sequence; each has code of its own, so that longer ones would not end
+Wrap = Callable[[Load], Load]
 UNROLLED_STEPS = 48  # steps of one head that are written out, as one pipeline, rather than in loops
 
 
@@ -57,13 +58,17 @@ def attention(b: Builder, site: Site) -> None:
     queries, keys = (site.inputs[i].type.shape[0] // op.batch for i in (0, 1))
     windowed = 0 < op.window < keys
     if windowed or (op.causal and (op.offset or queries != keys)):
-        _bands(b, site, op, queries, keys)
+        bands(b, site, op)
     else:
         Prefill(b, site, op).run()
 
 
-def _bands(b: Builder, site: Site, op: Attention, queries: int, keys: int) -> None:
-    """Queries that do not see all keys up to their own, which is the last one of the last query."""
+def bands(b: Builder, site: Site, op: Attention, wrap: Wrap | None = None, more: More | None = None) -> None:
+    """Queries that do not see all keys up to their own, which is the last one of the last query.
+
+    `wrap` may add to what is loaded of keys, `more` to the pieces of queries.
+    """
+    queries, keys = (site.inputs[i].type.shape[0] // op.batch for i in (0, 1))
     dtype = site.inputs[0].type.dtype
     rows = min(row_limit(site, dtype), queries)
     chunk = choose_chunk(site, rows, max(op.head_dim, op.values), keys, dtype, 2)
@@ -71,7 +76,8 @@ def _bands(b: Builder, site: Site, op: Attention, queries: int, keys: int) -> No
     query = Query(op.batch, op.heads, op.kv_heads, queries, op.offset)
     field = Field(op.sight, keys, sizes.key_tile, chunk)
     load = from_activations(b, site, sizes, keys)
-    Bands(b, site, sizes, query, field, rows=rows, load=load).run()
+    load = wrap(load) if wrap else load
+    Bands(b, site, sizes, query, field, rows=rows, load=load, more=more).run()
 
 
 def sizes_of(site: Site, op: Attention | DecodeAttention, chunk: int, copies: int, slots: int) -> Sizes:

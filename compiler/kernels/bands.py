@@ -7,7 +7,7 @@ window has the code of its beginning and of one group, however long the sequence
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,8 @@ from compiler.kernels.flash_group import TILES, GroupTile, Job, Pipeline, Pool, 
 from compiler.kernels.kv import Extras, Load, behind, source
 from compiler.kernels.sight import Cell, Field, Part, masked, masks_of
 from compiler.kernels.site import Site
+
+More = Callable[[Affine, tuple[Affine, int]], Tensor]  # head, rows -> [block, pieces, rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,19 @@ class Bands:
     """The kernel for one op. Rows a tile and `sizes.chunk` are chosen by the caller."""
 
     def __init__(
-        self, b: Builder, site: Site, sizes: Sizes, query: Query, field: Field, *, rows: int, load: Load
+        self,
+        b: Builder,
+        site: Site,
+        sizes: Sizes,
+        query: Query,
+        field: Field,
+        *,
+        rows: int,
+        load: Load,
+        more: More | None = None,
     ) -> None:
-        """`load` brings keys and values of one head on chip."""
+        """`load` brings keys and values of one head on chip, `more` further pieces of its queries."""
+        self.more = more
         self.b, self.site, self.sizes, self.query, self.field = b, site, sizes, query, field
         self.rows, self.load = rows, load
         item = dtype_bytes(sizes.dtype)
@@ -135,6 +147,8 @@ class _Code:
         self.results = [b.scratch(shape, sizes.dtype, slots=site.slots, name="ot") for _ in heads]
         for tile, head in zip(self.queries, heads, strict=True):
             b.dma(tile[:], site.inputs[0].tensor[:, (head * blocks, blocks), self.columns])
+        more = [bands.more(head, self.columns) if bands.more else None for head in heads]
+        extra = more[0].shape[1] if more[0] is not None else 0
         pieces = bands._tiles(group.size)
         self.places = [(h, at, rows) for at, rows in pieces for h in range(len(heads))]
         extras, count = bands.extras, len(self.places)
@@ -145,7 +159,7 @@ class _Code:
             for i, (h, _, rows) in enumerate(self.places)
         ]
         self.lanes = [
-            Lane(0, rows, partial(_query, self.queries[h], at, rows),
+            Lane(0, rows, partial(_query, self.queries[h], more[h], at, rows), pieces=blocks + extra,
                  bias=extras.rows(batch, heads[h], row + at, rows))
             for h, at, rows in self.places
         ]  # fmt: skip
@@ -193,5 +207,7 @@ class _Code:
         self.b.copy(self.results[h][:, :, (at, rows)], turned[:, :, (0, rows)])
 
 
-def _query(tile: Tensor, at: int, rows: int, h: int) -> Access:
+def _query(tile: Tensor, more: Tensor | None, at: int, rows: int, h: int) -> Access:
+    if more is not None and h >= tile.shape[1]:
+        return more[:, h - tile.shape[1], (at, rows)]
     return tile[:, h, (at, rows)]

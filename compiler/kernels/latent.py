@@ -30,9 +30,10 @@ from compiler.kernels.flash import (
 )
 from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, split_last
 from compiler.kernels.site import Site, bank_pitch, base_block, head_block
+from compiler.kernels.strips import blocked, tile_counts
 from compiler.kernels.transpose import check_rows
-from compiler.kernels.wants import Fixed, Kernel, Want
-from compiler.ops.latent import HeadLinear, LatentDecode
+from compiler.kernels.wants import Features, Fixed, Kernel, Want
+from compiler.ops.latent import CacheRows, HeadLinear, LatentDecode
 
 WIDE = 16384  # bytes a partition of a tile of weights; assumed
 
@@ -264,5 +265,20 @@ def _products(b: Builder, site: Site, x: Tensor, w: Tensor, y: Tensor) -> None:
             b.copy(y[:, (g.start, g.size), (i0, count)], sums[:])
 
 
+# ---- positions of a cache as rows ----------------------------------------------------------------
+def _rows_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Fixed(ROW_MAJOR), Features())
+
+
+def cache_rows(b: Builder, site: Site) -> None:
+    """Lower `CacheRows`: features of a cache are on partitions already."""
+    op, cache, out = site.op, site.inputs[0].tensor.pick(1, 0), site.outputs[0]
+    assert isinstance(op, CacheRows)
+    for first, count, height in tile_counts(out.type.shape[1], out.block):
+        source = cache.split(1, out.block).permute(2, 1, 0, 3)[(0, height), (first, count), :, (0, op.length)]
+        b.dma(blocked(out).split(2, op.length)[(0, height), (first, count)], source, "input")
+
+
 LATENT_DECODE = Kernel(_decode_wants, latent_decode)
 HEAD_LINEAR = Kernel(_linear_wants, head_linear)
+CACHE_ROWS = Kernel(_rows_wants, cache_rows)

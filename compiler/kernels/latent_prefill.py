@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from typing_extensions import override
 
@@ -12,9 +13,9 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.attention import Group, Prefill
+from compiler.kernels.attention import Group, Prefill, bands
 from compiler.kernels.flash import Chunk, Lane, Source, Start
-from compiler.kernels.kv import Resident
+from compiler.kernels.kv import Load, Resident
 from compiler.kernels.site import Site, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.latent import SharedKeyAttention
@@ -57,7 +58,10 @@ class _Queries(Group):
         sizes, extras = prefill.sizes, prefill.extras
         super().__init__(prefill.b, prefill.site, sizes, extras, batch, rows, prefill.seq, heads)
         columns = (self.start, rows.size)
-        self.rotary = [prefill.rotary(3, head * prefill.blocks, columns) for head, _ in heads]
+        op = prefill.op
+        assert isinstance(op, SharedKeyAttention)
+        blocks = op.rope // prefill.site.inputs[3].block
+        self.rotary = [_rotary(prefill.b, prefill.site, 3, head * blocks, columns) for head, _ in heads]
 
     @override
     def lane(self, i: int, q: Range) -> Lane:
@@ -70,27 +74,33 @@ class _Queries(Group):
         return Lane(0, q.size, query, pieces=blocks + rotary.shape[1])
 
 
+def _rotary(b: Builder, site: Site, operand: int, first: Affine | int, columns: tuple[Start, int]) -> Tensor:
+    """Rotary parts of a head's queries (3) or of keys (4), [block, blocks, rows], from block `first` on."""
+    op, port = site.op, site.inputs[operand]
+    assert isinstance(op, SharedKeyAttention)
+    blocks = op.rope // port.block
+    tile = b.scratch((port.block, blocks, columns[1]), port.type.dtype, slots=site.slots, name="r")
+    b.dma(tile[:], port.tensor[:, (first, blocks), columns])
+    return tile
+
+
+def _with_rotary(b: Builder, site: Site, keys: int, load: Load) -> Load:
+    """`load`, and the rotary keys of the same positions, of `keys` a sequence."""
+
+    def both(batch: Affine, head: Affine, start: Start, width: int) -> Source:
+        own = load(batch, head, start, width)
+        assert isinstance(own, Resident)
+        return _Keys(own, _rotary(b, site, 4, 0, (batch * keys + start, width)))
+
+    return both
+
+
 class _SharedKeyPrefill(Prefill):
     """The loops of attention, with rotary parts loaded beside queries and keys."""
 
-    def __init__(self, b: Builder, site: Site, op: SharedKeyAttention) -> None:
-        """Choose tile sizes."""
-        super().__init__(b, site, op)
-        self.blocks = op.rope // site.inputs[3].block  # of the rotary part of a head
-
-    def rotary(self, operand: int, first: Affine | int, columns: tuple[Start, int]) -> Tensor:
-        """Rotary parts of queries (3) or keys (4), [block, blocks, rows], from block `first` on."""
-        port = self.site.inputs[operand]
-        shape = (port.block, self.blocks, columns[1])
-        tile = self.b.scratch(shape, self.sizes.dtype, slots=self.site.slots, name="r")
-        self.b.dma(tile[:], port.tensor[:, (first, self.blocks), columns])
-        return tile
-
     @override
     def load(self, batch: Affine, head: Affine, start: Start, length: int) -> Source:
-        own = super().load(batch, head, start, length)
-        assert isinstance(own, Resident)
-        return _Keys(own, self.rotary(4, 0, (batch * self.seq + start, length)))
+        return _with_rotary(self.b, self.site, self.keys, super().load)(batch, head, start, length)
 
     @override
     def open(self, batch: Affine, heads: list[tuple[Affine, Source]], rows: Range) -> Group:
@@ -99,8 +109,20 @@ class _SharedKeyPrefill(Prefill):
 
 def shared_key_attention(b: Builder, site: Site) -> None:
     """Lower a `SharedKeyAttention` op."""
-    assert isinstance(site.op, SharedKeyAttention)
-    _SharedKeyPrefill(b, site, site.op).run()
+    op = site.op
+    assert isinstance(op, SharedKeyAttention)
+    queries, keys = (site.inputs[i].type.shape[0] // op.batch for i in (0, 1))
+    if not op.window and (not op.causal or (not op.offset and queries == keys)):
+        _SharedKeyPrefill(b, site, op).run()
+        return
+    blocks = op.rope // site.inputs[3].block
+    bands(
+        b,
+        site,
+        op,
+        wrap=partial(_with_rotary, b, site, keys),
+        more=lambda head, columns: _rotary(b, site, 3, head * blocks, columns),
+    )
 
 
 KERNEL = Kernel(_wants, shared_key_attention)

@@ -6,7 +6,7 @@ from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
-from compiler.ops.latent import HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
+from compiler.ops.latent import CacheRows, HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
 from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
@@ -48,6 +48,7 @@ OPS: dict[str, type[Op]] = {
         LatentDecode,
         HeadLinear,
         SharedKeyAttention,
+        CacheRows,
         Scalar,
         Cast,
         Select,
@@ -69,6 +70,7 @@ __all__ = [
     "Attention",
     "BatchMatmul",
     "Binary",
+    "CacheRows",
     "Cast",
     "CausalConv1d",
     "ClampedGlu",

@@ -89,12 +89,15 @@ class LatentAttention(_OverLatents):
 
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
-        """The cheaper way: keys and values made for every position, or weights absorbed by the queries."""
+        """The cheaper way: see `ways`."""
+        return min(self.ways(ins))
+
+    def ways(self, ins: tuple[TensorType, ...]) -> tuple[int, int]:
+        """MACs with the weights absorbed by the queries, and with keys and values made for every position."""
         latent, features = ins[2].shape[2], ins[4].shape[1] + ins[5].shape[1]
         pairs, tokens = self.attended() * self.heads, self.batch * self.queries
         made = self.batch * self.length * latent * features + pairs * (features // self.heads + self.rope)
-        absorbed = tokens * latent * features + pairs * (2 * latent + self.rope)
-        return min(made, absorbed)
+        return tokens * latent * features + pairs * (2 * latent + self.rope), made
 
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
@@ -171,8 +174,9 @@ class LatentDecode(_OverLatents):
 class SharedKeyAttention(Attention):
     """Attention with a rotary part of the keys that all heads share: scores `q k^T + q_rope k_rope^T`.
 
-    q, k, v [t, heads * head_dim], q_rope [t, heads * rope], k_rope [t, rope] -> like q. A prompt of MLA, once
-    keys and values of its positions are made.
+    q [batch * queries, heads * head_dim], k and v [batch * keys, heads * head_dim], q_rope [batch * queries,
+    heads * rope], k_rope [batch * keys, rope] -> like q. A prompt of MLA, once keys and values of its
+    positions are made. Query i is at position `offset + i`.
     """
 
     kind: ClassVar[str] = "shared-key-attention"
@@ -183,41 +187,77 @@ class SharedKeyAttention(Attention):
     def roles(self) -> tuple[str, ...]:
         return ("q", "k", "v", "q_rope", "k_rope")
 
+    def _plain(self) -> Attention:
+        """The same without the rotary part."""
+        sizes = (self.batch, self.heads, self.kv_heads, self.head_dim)
+        return Attention(*sizes, self.causal, self.scale, offset=self.offset, window=self.window)
+
     @override
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
         q, k, v, q_rope, k_rope = ins
         if self.rope < 1 or self.kv_heads != self.heads:
-            raise self.reject(
-                f"rope, kv_heads: got {self.rope}, {self.kv_heads}, want 1 or more, {self.heads}"
-            )
-        self.expect_rank("q", q, "t f")
-        tokens = q.shape[0]
-        if tokens % self.batch:
-            raise self.reject(f"q: got {tokens} rows, want a multiple of the batch {self.batch}")
-        for role, operand in (("q", q), ("k", k), ("v", v)):
-            self.expect(role, operand, (tokens, self.heads * self.head_dim), q.dtype)
-        self.expect("q_rope", q_rope, (tokens, self.heads * self.rope), q.dtype)
-        self.expect("k_rope", k_rope, (tokens, self.rope), q.dtype)
-        return (q,)
+            got = f"{self.rope}, {self.kv_heads}"
+            raise self.reject(f"rope, kv_heads: got {got}, want 1 or more, {self.heads}")
+        if self.values != self.head_dim or self.softcap or self.bias or self.sinks:
+            raise self.reject("value_dim, softcap, bias, sinks: want none of them")
+        (out,) = self._plain().infer((q, k, v))
+        self.expect("q_rope", q_rope, (q.shape[0], self.heads * self.rope), q.dtype)
+        self.expect("k_rope", k_rope, (k.shape[0], self.rope), q.dtype)
+        return (out,)
 
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
-        """Both products over the (query, key) pairs that the mask admits, and the rotary scores."""
-        seq = ins[0].shape[0] // self.batch
-        pairs = seq * (seq + 1) // 2 if self.causal else seq * seq
-        return self.batch * self.heads * (2 * self.head_dim + self.rope) * pairs
+        """Both products over the (query, key) pairs that are seen, and the rotary scores."""
+        return self._pairs(ins) * (2 * self.head_dim + self.rope)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         q, k, v, q_rope, k_rope = (f32(a).reshape(self.batch, a.shape[0] // self.batch, -1) for a in ins)
-        split = (*q.shape[:2], self.heads, -1)
-        scores = np.einsum("bqhd,bkhd->bhqk", q.reshape(split), k.reshape(split))
-        scores = (scores + np.einsum("bqhd,bkd->bhqk", q_rope.reshape(split), k_rope)) * self.scale
-        if self.causal:
-            scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
-        y = np.einsum("bhqk,bkhd->bqhd", softmax(scores), v.reshape(split))
+        each = (self.batch, -1, self.heads)
+        scores = np.einsum("bqhd,bkhd->bhqk", *(a.reshape(*each, self.head_dim) for a in (q, k)))
+        scores = scores + np.einsum("bqhd,bkd->bhqk", q_rope.reshape(*each, self.rope), k_rope)
+        seen = self.sight.mask(self.offset, q.shape[1], k.shape[1])
+        weights = softmax(np.where(seen, scores * self.scale, -np.inf))
+        y = np.einsum("bhqk,bkhd->bqhd", weights, v.reshape(*each, self.head_dim))
         return (f32(y).reshape(ins[0].shape),)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRows(Op):
+    """The first `length` positions of a cache of keys with one kv head, as rows.
+
+    cache [batch, 1, f, context] -> [batch * length, f].
+    """
+
+    kind: ClassVar[str] = "cache-rows"
+    length: int
+
+    @override
+    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+        self.expect_operands(ins)
+        cache = ins[0]
+        self.expect_rank("x", cache, "batch 1 f context")
+        batch, heads, features, context = cache.shape
+        if heads != 1 or not 1 <= self.length <= context:
+            got = f"{self.length} positions of {heads} heads"
+            raise self.reject(f"length: got {got}, want 1 to {context} of 1 head")
+        return (TensorType((batch * self.length, features), cache.dtype),)
+
+    @override
+    def flops(self, ins: tuple[TensorType, ...]) -> int:
+        """Moves data only."""
+        return 0
+
+    @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        """The newest position may still be on chip."""
+        return (ins[0].nbytes * (self.length - 1) // ins[0].shape[3],)
+
+    @override
+    def reference(self, *ins: Array) -> tuple[Array, ...]:
+        rows = f32(ins[0])[:, 0, :, : self.length].transpose(0, 2, 1)
+        return (np.ascontiguousarray(rows.reshape(-1, rows.shape[2])),)
 
 
 @dataclass(frozen=True, slots=True)

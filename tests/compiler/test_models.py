@@ -16,6 +16,8 @@ MODELS = (
     "moe-tiny:prefill,batch=2,seq=21,dtype={t}",
     "moe-tiny:decode,batch=5,context=33,routing=skewed,dtype={t}",
     "deepseek-tiny:prefill,batch=2,seq=21,dtype={t}",
+    "deepseek-tiny:chunk,chunk=24,context=40,dtype={t}",
+    "deepseek-tiny:verify,batch=2,tokens=3,context=40,dtype={t}",
     "deepseek-tiny:decode,batch=3,context=50,dtype={t}",
     "mamba2-tiny:prefill,batch=2,seq=37,dtype={t}",
     "mamba2-tiny:decode,batch=3,dtype={t}",

@@ -6,11 +6,12 @@ import pytest
 
 from arch_configs import load_arch
 from compiler import compile_graph
-from compiler.ops import Combine, Dispatch, GroupedLinear
+from compiler.ops import Combine, DecodeAttention, Dispatch, GroupedLinear, LatentDecode
 from compiler.routing import assign
 from dse.evaluation import evaluate
 from dse.point import Point
 from dse.roofline import graph_bounds
+from tests.kernels.conftest import one_op
 from tests.kernels.test_moe import bytes_read
 from workloads import WorkloadError, build
 
@@ -113,9 +114,29 @@ def test_U082_the_latent_is_keys_and_values_and_is_read_once():
     program = compile_graph(graph, load_arch("trn2"))
     read = sum(bytes_read(program, f"layer.{state}") for state in ("latents", "keys"))
     assert read == 2 * 1024 * 576 * 2
-    own_values = read + 2 * 1024 * 512 * 2
-    assert round(own_values / read, 2) == 1.89
     assert dict(graph.meta)["kv_bytes_per_token"] == 576 * 2
+
+
+@pytest.mark.parametrize("length", [1024, 1000])
+def test_U082_values_of_their_own_are_bytes_of_their_own(length):
+    """The same attention with the latent as keys, and once more as values: 1.89 times the bytes."""
+    arch, heads = load_arch("trn2"), 128
+    view = one_op(
+        LatentDecode(1, heads, 64, length, 192**-0.5),
+        ((1, heads * 512), "input"), ((1, heads * 64), "input"),
+        ((1, 1, 512, 1024), "state"), ((1, 1, 64, 1024), "state"),
+    )  # fmt: skip
+    own = one_op(
+        DecodeAttention(1, heads, 1, 576, 192**-0.5, length, value_dim=512),
+        ((1, heads * 576), "input"), ((1, 1, 576, 1024), "state"), ((1, 1, 1024, 512), "state"),
+    )  # fmt: skip
+    programs = [compile_graph(graph, arch) for graph in (view, own)]
+    once, twice = (
+        sum(bytes_read(program, name) for name in names)
+        for program, names in zip(programs, (("v2", "v3"), ("v1", "v2")), strict=True)
+    )
+    assert once == length * 576 * 2
+    assert round(twice / once, 2) == 1.89
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ TINY = (
     "moe-tiny:decode,batch=3,context=40",
     "deepseek-tiny:prefill,seq=40",
     "deepseek-tiny:decode,batch=2,context=40,routing=skewed",
+    "deepseek-tiny:verify,batch=2,tokens=3,context=40",
+    "deepseek-tiny:chunk,batch=2,chunk=24,context=40",
     "mamba2-tiny:prefill,batch=2,seq=40",
     "mamba2-tiny:decode,batch=2",
 )

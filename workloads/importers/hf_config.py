@@ -196,7 +196,7 @@ def _deepseek(config: Config) -> tuple[Request, ...]:
     if model.nope != model.head_dim:
         config.problems.append(f"v_head_dim: got {model.head_dim}, want qk_nope_head_dim={model.nope}")
     # NOTE: a chunk over latents would need tiles of queries, which `LatentDecode` has no kernel for.
-    return tuple(phase for phase in llama.phases(model, layers) if phase.phase != "chunk")
+    return llama.phases(model, layers)
 
 
 def _mamba2(config: Config) -> tuple[Request, ...]:
