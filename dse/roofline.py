@@ -8,7 +8,7 @@ from math import ceil
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph, Node, TensorType, Value
-from compiler.ops import Conv2d, DecodeAttention, Embedding, KvWrite, Pool2d, TakeRows
+from compiler.ops import Conv2d, Embedding, KvWrite, Pool2d, TakeRows
 
 PS_PER_S = 10**12
 
@@ -120,8 +120,6 @@ def _read_bytes(node: Node, value: Value, ins: tuple[TensorType, ...]) -> int:
     op, whole = node.op, value.type.nbytes
     if isinstance(op, KvWrite) and value.name == node.inputs[0]:
         return 0
-    if isinstance(op, DecodeAttention) and value.kind == "state":
-        return whole * (op.length - 1) // ins[1].shape[3]  # the newest position may still be on chip
     if isinstance(op, Embedding) and value.name == node.inputs[1]:
         return min(whole, whole // ins[1].shape[0])  # every id may name the same row
     if isinstance(op, TakeRows):

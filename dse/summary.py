@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph, Node
 from compiler.isa import Access, Buffer, Matmul, Program, TensorScalar, Transpose, walk
-from compiler.ops import Attention, Conv2d, DecodeAttention
+from compiler.ops import Conv2d, DecodeAttention
 from dse.result import ArrayRecord, EngineRecord, MemoryRecord, OpRecord, PathRecord
 from dse.roofline import GraphBounds, array_ps, transfer_ps
 from eventsim import BoundProgram, Trace, num_records
@@ -148,7 +148,7 @@ class OpWork:
     most_macs: int  # causal: the whole square of scores
     dtype: str
     is_depthwise: bool = False
-    query_rows: int = 0  # decode: query heads a kv head
+    query_rows: int = 0  # decode: queries of the heads that share a kv head
 
 
 def graph_work(graph: Graph) -> dict[str, OpWork]:
@@ -158,8 +158,6 @@ def graph_work(graph: Graph) -> dict[str, OpWork]:
     for node, times in graph.walk():
         ins = tuple(values[name].type for name in node.inputs)
         macs, most = node.op.macs(ins), node.op.most_macs(ins)
-        if isinstance(node.op, Attention) and node.op.causal:
-            most = replace(node.op, causal=False).macs(ins)
         found[node.name] = OpWork(
             kind=node.op.kind,
             count=times,
@@ -167,9 +165,14 @@ def graph_work(graph: Graph) -> dict[str, OpWork]:
             most_macs=times * most,
             dtype=ins[0].dtype if ins else "",
             is_depthwise=isinstance(node.op, Conv2d) and node.op.is_depthwise(ins),
-            query_rows=node.op.heads // node.op.kv_heads if isinstance(node.op, DecodeAttention) else 0,
+            query_rows=_query_rows(node),
         )
     return found
+
+
+def _query_rows(node: Node) -> int:
+    op = node.op
+    return op.heads // op.kv_heads * op.queries if isinstance(op, DecodeAttention) else 0
 
 
 def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord]:
@@ -208,7 +211,7 @@ def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord
 def macs_conserved(program: Program, graph: Graph) -> bool:
     """Whether every op's matmuls do exactly its MACs; of a depthwise convolution, its vector products.
 
-    Attention may compute scores above the diagonal of a causal mask, which are thrown away. The few query
+    Attention may compute scores that a mask throws away. The few query
     rows that share a kv head in a decode step are padded to a start partition: only they are counted.
     """
     issued: dict[str, int] = defaultdict(int)
@@ -217,7 +220,8 @@ def macs_conserved(program: Program, graph: Graph) -> bool:
         for instr, times in walk(nodes):
             if isinstance(instr, Matmul) and instr.model:
                 rows = work[instr.op].query_rows if instr.op in work else 0
-                macs = instr.macs * rows // instr.dst.partitions if rows else instr.macs
+                parts = instr.dst.partitions
+                macs = instr.macs * min(rows, parts) // parts if rows else instr.macs
                 issued[instr.op] += times * macs
             elif isinstance(instr, TensorScalar) and instr.op in work and work[instr.op].is_depthwise:
                 issued[instr.op] += times * _products(instr)

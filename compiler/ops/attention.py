@@ -187,6 +187,12 @@ class Attention(_Heads):
         return self._pairs(ins) * (self.head_dim + self.values)
 
     @override
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Every query with every key: what is masked may be computed all the same."""
+        pairs = self.batch * (ins[0].shape[0] // self.batch) * (ins[1].shape[0] // self.batch)
+        return pairs * self.heads * (self.head_dim + self.values)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         q, k, v = (
             f32(a).reshape(self.batch, a.shape[0] // self.batch, -1, width).transpose(0, 2, 1, 3)
@@ -261,9 +267,15 @@ class DecodeAttention(_Heads):
         return pairs * (self.head_dim + self.values)
 
     @override
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        """Every query with every position: what is masked may be computed all the same."""
+        return self.batch * self.heads * self.queries * self.length * (self.head_dim + self.values)
+
+    @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
-        """Of the caches only the positions that some query sees."""
-        seen = self.length - self.sight.first(self.offset)
+        """Of the caches only the positions that some query sees; the newest may still be on chip."""
+        newest = self.queries if self.causal else 0
+        seen = max(0, self.length - newest - self.sight.first(self.offset))
         whole = [operand.nbytes for operand in ins]
         return (whole[0], *(n * seen // ins[1].shape[3] for n in whole[1:3]), *whole[3:])
 

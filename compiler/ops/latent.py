@@ -212,6 +212,11 @@ class SharedKeyAttention(Attention):
         return self._pairs(ins) * (2 * self.head_dim + self.rope)
 
     @override
+    def most_macs(self, ins: tuple[TensorType, ...]) -> int:
+        pairs = self.batch * (ins[0].shape[0] // self.batch) * (ins[1].shape[0] // self.batch)
+        return pairs * self.heads * (2 * self.head_dim + self.rope)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         q, k, v, q_rope, k_rope = (f32(a).reshape(self.batch, a.shape[0] // self.batch, -1) for a in ins)
         each = (self.batch, -1, self.heads)

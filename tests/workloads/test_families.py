@@ -6,6 +6,14 @@ from dse.evaluation import evaluate
 from dse.point import Point
 
 TINY = (
+    "llama-tiny:verify,batch=2,tokens=3,context=40",
+    "llama-tiny:chunk,batch=2,chunk=24,context=40",
+    "gemma3-tiny:decode,batch=2,context=70",
+    "gpt-oss-tiny:prefill,seq=70",
+    "gpt-oss-tiny:decode,batch=2,context=70,routing=skewed",
+    "gpt-oss-tiny:chunk,chunk=24,context=70",
+    "gpt-oss-tiny:verify,tokens=3,context=70",
+    "gpt2-tiny:decode,batch=2,context=30",
     "moe-tiny:prefill,batch=2,seq=24,routing=skewed",
     "moe-tiny:decode,batch=3,context=40",
     "deepseek-tiny:prefill,seq=40",
