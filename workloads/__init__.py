@@ -21,6 +21,7 @@ MODELS = (
     "gemma2-27b", "gemma3-1b", "gemma-tiny", "gemma3-tiny", "gpt2", "gpt2-xl", "gpt2-tiny",
     "clip-vit-b32", "clip-vit-l14", "clip-tiny", "llava-1.5-7b", "llava-tiny",
     "whisper-tiny", "whisper-base", "whisper-large-v3", "whisper-test",
+    "t5-small", "t5-base", "flan-t5-xl", "t5-tiny",
     "gpt-oss-20b", "gpt-oss-120b", "gpt-oss-tiny",
     "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "qwen1.5-moe-a2.7b", "moe-tiny",
     "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-tiny",

@@ -11,6 +11,7 @@ from compiler.ops.matmul import Linear
 from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
+from compiler.ops.relative import RelativeBias
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
 from compiler.ops.tensor import BatchMatmul, Concat, Expand, Pad, Permute, Relayout, Reshape, Slice
 
@@ -28,6 +29,7 @@ OPS: dict[str, type[Op]] = {
         DecodeAttention,
         KvWrite,
         Rope,
+        RelativeBias,
         Conv2d,
         Pool2d,
         GlobalAvgPool,
@@ -96,6 +98,7 @@ __all__ = [
     "Permute",
     "Pool2d",
     "Reduce",
+    "RelativeBias",
     "Relayout",
     "Reshape",
     "RmsNorm",

@@ -23,6 +23,8 @@ TEXTS += ["llava-tiny:prefill,batch=2,seq=29", "llava-tiny:decode,batch=2,contex
 TEXTS += ["llava-tiny:chunk,chunk=9,context=20", "llava-tiny:verify,tokens=2,context=30"]
 TEXTS += ["whisper-test:encode,batch=2", "whisper-test:prefill,batch=2,seq=5"]
 TEXTS += ["whisper-test:decode,batch=3,context=17", "whisper-test:verify,batch=2,tokens=3,context=17"]
+TEXTS += ["t5-tiny:encode,batch=2,seq=19", "t5-tiny:prefill,batch=2,seq=5,source=19"]
+TEXTS += ["t5-tiny:decode,batch=3,context=17,source=9", "t5-tiny:verify,batch=2,tokens=3,context=17"]
 CASES = [(text, turn) for turn, text in enumerate(TEXTS)]
 
 

@@ -72,6 +72,16 @@ def test_whisper_is_its_encoder_and_decoder(name, published):
     assert encoder.parameters + decoder.parameters - tied == published
 
 
+@pytest.mark.parametrize(
+    ("name", "published"), [("t5-small", 60_506_624), ("t5-base", 222_903_552), ("flan-t5-xl", 2_849_757_184)]
+)
+def test_t5_shares_its_embedding(name, published):
+    encoder, decoder = build(f"{name}:encode"), build(f"{name}:prefill")
+    shared = 32_128 * config_of(name)["d_model"]
+    tied = dict(decoder.meta)["tied_parameters"]
+    assert encoder.parameters + decoder.parameters - shared - tied == published
+
+
 def test_llava_leaves_out_what_is_behind_the_chosen_layer():
     width, wide = 1024, 4096
     layer = 4 * (width * width + width) + 2 * width * wide + wide + width + 4 * width

@@ -11,7 +11,7 @@ from workloads import bert, deepseek, llama, mamba, resnet, vit
 from workloads.errors import WorkloadError, nearest
 from workloads.importers.hf_decoders import gemma, gpt2, gpt_oss
 from workloads.importers.hf_fields import Config, rope_base
-from workloads.importers.hf_multimodal import read_clip, read_llava, read_whisper
+from workloads.importers.hf_multimodal import read_clip, read_llava, read_t5, read_whisper
 from workloads.moe import Experts
 from workloads.request import Request, Workload
 
@@ -246,6 +246,7 @@ FAMILIES: dict[str, Callable[[Config], tuple[Request, ...]]] = {
     "clip": read_clip,
     "llava": read_llava,
     "whisper": read_whisper,
+    "t5": read_t5,
     "vit": _vit,
     "bert": _bert,
     "resnet": _resnet,

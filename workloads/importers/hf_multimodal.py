@@ -1,8 +1,8 @@
-"""Families with images or audio: CLIP, LLaVA and Whisper."""
+"""Families of two parts: CLIP, LLaVA, Whisper and T5."""
 
 from __future__ import annotations
 
-from workloads import clip, llava, whisper
+from workloads import clip, llava, t5, whisper
 from workloads.blocks import Encoder
 from workloads.importers.hf_fields import Config, rope_base
 from workloads.request import Request
@@ -112,3 +112,30 @@ def read_whisper(config: Config) -> tuple[Request, ...]:
         whisper.Decode(model, most, context=context),
         whisper.Verify(model, most, context=context),
     )
+
+
+def read_t5(config: Config) -> tuple[Request, ...]:
+    """T5 and its later versions with a gated MLP."""
+    act = str(config.fields.get("feed_forward_proj", "relu"))
+    gated, name = act.startswith("gated-"), act.removeprefix("gated-")
+    kinds = {"relu": "relu", "gelu": "gelu", "silu": "silu"}  # gated-gelu is the tanh form in transformers
+    if name not in kinds:
+        config.problems.append(f"feed_forward_proj: got {act!r}, want relu, gated-gelu or gated-silu")
+    layers = config.integer("num_layers")
+    model = t5.T5Model(
+        hidden=config.integer("d_model"),
+        intermediate=config.integer("d_ff"),
+        encoder_layers=layers,
+        decoder_layers=config.integer("num_decoder_layers", layers),
+        heads=config.integer("num_heads"),
+        head_dim=config.integer("d_kv", 64),
+        vocab=config.integer("vocab_size"),
+        buckets=config.integer("relative_attention_num_buckets", 32),
+        far=config.integer("relative_attention_max_distance", 128),
+        activation=kinds.get(name, "relu"),
+        gated=gated,
+        tied=config.flag("tie_word_embeddings", default=True),
+        eps=config.number("layer_norm_epsilon", 1e-6),
+    )
+    most = model.decoder_layers
+    return t5.Encode(model, layers), t5.Prefill(model, most), t5.Decode(model, most), t5.Verify(model, most)
