@@ -70,8 +70,9 @@ class RelativeBias(Op):
         else:
             distance = np.maximum(-distance, 0)
         near = count // 2
-        scale = (count - near) / math.log(self.far / near)
-        wide = near + (np.log(np.maximum(distance, near) / near) * scale).astype(np.int64)
+        # NOTE: float32 in the order of the published code, or distances at a border get another bucket.
+        ratio = np.log(f32(np.maximum(distance, near)) / near) / np.float32(math.log(self.far / near))
+        wide = near + (f32(ratio) * (count - near)).astype(np.int64)
         found = first + np.where(distance < near, distance, np.minimum(wide, count - 1))
         return {"index": found.astype(np.int32)}
 
