@@ -33,7 +33,7 @@ def test_spellings():
 
 
 WRONG = {
-    "lama3-8b": "workload: got 'lama3-8b'; did you mean 'llama3-8b'?; want a config.json, a .pt2 or one of: ",
+    "lama3-8b": "workload: got 'lama3-8b'; did you mean 'llama3-8b'?; want a config.json, a .pt2, an",
     "": "workload: got ''",
     "gemm:m=1,q=2": (
         "gemm: q: unknown key; accepted, with defaults: m=1024, n=1024, k=1024, dtype=bf16"
@@ -57,7 +57,7 @@ WRONG = {
     "llama3-8b:layers=33": "llama3-8b: layers: got 33, want 1 to 32",
     "vit-b16:image=225": "image: got 225, want a multiple of the patch size 16",
     "bert-base:seq=513": "bert-base: seq: got 513, want 1 to 512",
-    "model.onnx": "model.onnx: files of this kind cannot be read; want one of: .json.gz, .pt2, .json",
+    "model.gguf": "model.gguf: files of this kind cannot be read; want one of: .json.gz, .pt2, .onnx, .json",
     "nowhere/config.json:decode": "nowhere/config.json: cannot be read: No such file",
 }  # fmt: skip
 

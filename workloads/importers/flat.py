@@ -17,7 +17,18 @@ import numpy as np
 
 from compiler.errors import CompileError
 from compiler.ir.graph import Graph, Node, TensorType, Value
-from compiler.ops import Binary, Cast, Op, Permute, Reshape, Scalar, Select, Unary
+from compiler.ops import (
+    BatchMatmul,
+    Binary,
+    Cast,
+    Expand,
+    Op,
+    Permute,
+    Reshape,
+    Scalar,
+    Select,
+    Unary,
+)
 from compiler.ops.base import Array
 from workloads.errors import WorkloadError
 
@@ -92,6 +103,7 @@ class FlatGraph:
         self.makers: dict[str, Node] = {}
         self.weights: dict[str, Array] = {}
         self.caches: dict[str, Cache] = {}  # by the value that stands for the cache after its update
+        self.logical: dict[str, tuple[int, ...]] = {}  # shapes of indices, which are kept flat
         self.unsupported = Unsupported()
         self._known: dict[tuple[str, str], Ref] = {}
         self._tables: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
@@ -123,6 +135,24 @@ class FlatGraph:
                 self.weights[name] = self.weights[weight.name].reshape(shape)
         return Ref(name)
 
+    def with_logical(self, indices: Ref, shape: tuple[int, ...]) -> Ref:
+        """Indices under another shape: they are kept flat, and only their shape is noted."""
+        if self.logical[indices.name] == shape:
+            return indices
+        renamed = self.op(f"{indices.name}.view", Reshape(self.type(indices).shape), indices)
+        self.logical[renamed.name] = shape
+        return renamed
+
+    def transposed(self, weight: Ref) -> Ref:
+        """A matrix of weights stored the other way round."""
+        name = f"{weight.name}.T"
+        if name not in self.values:
+            value = self.values[weight.name]
+            self.add(name, value.kind, value.type.shape[::-1], value.type.dtype)
+            if weight.name in self.weights:
+                self.weights[name] = self.weights[weight.name].T
+        return Ref(name)
+
     def ref(self, x: Known, dtype: str) -> Ref:
         """`x` as a value; an array becomes a table of `dtype`."""
         if isinstance(x, Ref):
@@ -137,6 +167,10 @@ class FlatGraph:
             self.add(name, "table", array.shape or (1,), dtype)
             self.weights[name] = array.reshape(array.shape or (1,))
         return Ref(self._tables[key])
+
+    def array(self, x: Ref) -> Known:
+        """The array of a table, else the value itself."""
+        return self.weights[x.name] if self.values[x.name].kind == "table" else x
 
     def maker(self, x: Known) -> Node | None:
         """The node that makes a value."""
@@ -180,7 +214,15 @@ class FlatGraph:
     def opaque(self, kind: str, name: str, shape: Sequence[int], dtype: str) -> Ref:
         """Stand in for an operation that is not understood, so that all of them are found at once."""
         self.unsupported.add(kind, name, prod(shape))
-        return self.add(f"{name}.unsupported", "input", shape or (1,), dtype)
+        return self.stand_in(name, shape, dtype)
+
+    def stand_in(self, name: str, shape: Sequence[int] = (), dtype: str = "fp32") -> Ref:
+        """A value for what was not translated; the graph will be refused."""
+        return self.add(f"{name}.unsupported", "input", tuple(shape) or (1,), dtype)
+
+    def is_stand_in(self, x: Known) -> bool:
+        """Whether `x` stands for something that was not translated."""
+        return isinstance(x, Ref) and x.name.endswith(".unsupported")
 
     def reshape(self, name: str, x: Known, shape: Sequence[int]) -> Known:
         """Another shape; of a reshaped value, the reshape of what it was."""
@@ -189,7 +231,20 @@ class FlatGraph:
             return x.reshape(shape)
         while (made := self.maker(x)) is not None and isinstance(made.op, Reshape):
             x = Ref(made.inputs[0])
+        stack = self._turned_stack(x, shape)
+        if stack is not None:
+            return self.permute(name, stack, (0, 1, 3, 2))
         return x if self.shape(x) == shape else self.op(name, Reshape(shape), x)
+
+    def _turned_stack(self, x: Ref, shape: tuple[int, ...]) -> Ref | None:
+        """[a, b, c, d] if `x` is it as [a * b, d, c], and wanted as [a, b, d, c]."""
+        turned = self.maker(x)
+        flattened = self.makers.get(turned.inputs[0]) if turned and turned.op == Permute((0, 2, 1)) else None
+        if flattened is None or not isinstance(flattened.op, Reshape):
+            return None
+        source = self.values[flattened.inputs[0]].type.shape
+        is_stack = len(source) == 4 and flattened.op.shape == (source[0] * source[1], *source[2:])
+        return Ref(flattened.inputs[0]) if is_stack and shape == (*source[:2], source[3], source[2]) else None
 
     def before_reshape(self, x: Ref) -> Ref:
         """The value that `x` is a reshape of: an output is as good in its shape."""
@@ -211,6 +266,14 @@ class FlatGraph:
             return self.permute(name, Ref(made.inputs[0]), [inner[axis] for axis in order])
         return self.op(name, Permute(order), x)
 
+    def upsample(self, name: str, x: Ref, rows: int, columns: int) -> Known:
+        """Each pixel of [n, c, h, w] repeated `rows` times down and `columns` times across."""
+        n, c, h, w = self.shape(x)
+        spread = self.reshape(name, x, (n, c, h, 1, w, 1))
+        assert isinstance(spread, Ref)
+        wide = self.op(name, Expand((n, c, h, rows, w, columns)), spread)
+        return self.reshape(name, wide, (n, c, h * rows, w * columns))
+
     def cast(self, name: str, x: Known, dtype: str) -> Known:
         """Another type; arrays are kept as they are, for they get a type when they are used."""
         if not isinstance(x, Ref) or self.type(x).dtype == dtype:
@@ -218,8 +281,42 @@ class FlatGraph:
         return self.op(name, Cast(dtype), x)
 
     # ---- elementwise -----------------------------------------------------------------------------
+    def matmul(self, name: str, lhs: Ref, rhs: Ref) -> Ref:
+        """A stack of products [..., m, k] x [..., k, n]; leading axes are broadcast, factors come last."""
+        factor = 1.0
+        plain = []
+        for x in (lhs, rhs):
+            made = self.maker(x)
+            if made is not None and isinstance(made.op, Scalar) and made.op.func == "mul":
+                factor, x = factor * made.op.value, Ref(made.inputs[0])
+            plain.append(x)
+        product = self._matmul(name, *plain)
+        return product if factor == 1.0 else self.op(f"{name}.scaled", Scalar("mul", factor), product)
+
+    def _matmul(self, name: str, lhs: Ref, rhs: Ref) -> Ref:
+        lead = np.broadcast_shapes(self.shape(lhs)[:-2], self.shape(rhs)[:-2])
+        sides = []
+        for x in (lhs, rhs):
+            shape = (*lead, *self.shape(x)[-2:])
+            wide = x if prod(shape) != prod(self.shape(x)) else self.reshape(name, x, shape)
+            assert isinstance(wide, Ref)
+            sides.append(wide if self.shape(wide) == shape else self.op(f"{name}.wide", Expand(shape), wide))
+        made = self.maker(sides[1])
+        rank = len(lead) + 2
+        swapped = (*range(rank - 2), rank - 1, rank - 2)
+        if made is not None and made.op == Permute(swapped):
+            return self.op(name, BatchMatmul(transpose_rhs=True), sides[0], Ref(made.inputs[0]))
+        if made is not None and isinstance(made.op, Permute) and made.op.order[-1] != rank - 1:
+            turned = self.permute(f"{name}.t", sides[1], swapped)  # undoes most of the one before
+            assert isinstance(turned, Ref)
+            return self.op(name, BatchMatmul(transpose_rhs=True), sides[0], turned)
+        return self.op(name, BatchMatmul(), *sides)
+
     def unary(self, name: str, func: str, x: Known) -> Known:
         """A function of each element."""
+        made = self.maker(x)
+        if func == "reciprocal" and made is not None and made.op == Unary("sqrt"):
+            return self.elementwise(name, Unary("rsqrt"), Ref(made.inputs[0]))
         return self.elementwise(name, Unary(func), x)
 
     def elementwise(self, name: str, op: Op, *xs: Known) -> Known:
@@ -274,6 +371,10 @@ class FlatGraph:
         """`lhs func rhs`; a single known number is part of the instruction."""
         if not isinstance(rhs, (Ref, np.ndarray)):
             rhs = np.asarray(rhs, np.float32)
+        root = self.maker(rhs)
+        if func == "div" and root is not None and root.op == Unary("sqrt"):
+            inverse = self.elementwise(f"{name}.rsqrt", Unary("rsqrt"), Ref(root.inputs[0]))
+            return self.binary(name, "mul", lhs, inverse)
         for x, number, swapped in ((lhs, rhs, False), (rhs, lhs, True)):
             if not isinstance(x, Ref) or not isinstance(number, np.ndarray):
                 continue

@@ -24,6 +24,7 @@ from compiler.ops import (
 )
 from workloads.importers.flat import FlatGraph, Known, Ref
 
+MASKED = -3.0e4  # added to the score of a key that must not count; within the range of fp16
 HIDDEN = -1.0e4  # what is added to the score of a key that must not count is below this; assumed
 
 
@@ -155,15 +156,73 @@ def attention(
     if cached is not None:
         return cached
     kind = "causal" if causal else mask_kind(mask)
-    queries = flat.shape(q)[2], flat.shape(k)[2]
-    if kind in ("full", "causal") and queries[0] == queries[1] and flat.shape(k)[3] == flat.shape(v)[3]:
-        narrow = [without_groups(flat, x) for x in (k, v)]
-        first, keys, values = as_rows(flat, q), as_rows(flat, narrow[0]), as_rows(flat, narrow[1])
-        op = Attention(
-            first.batch, first.heads, keys.heads, first.head_dim, causal=kind == "causal", scale=scale
-        )
-        return from_rows(flat, flat.op(name, op, first.rows, keys.rows, values.rows), first)
-    return spelled_out(flat, name, q, k, v, mask, scale)
+    if kind == "causal" and flat.shape(q)[2] != flat.shape(k)[2]:
+        kind = "other"
+    bias = _bias(flat, mask, q, k) if kind == "other" else None
+    if kind == "other" and bias is None:
+        return spelled_out(flat, name, q, k, v, mask, scale)
+    narrow = [without_groups(flat, x) for x in (k, v)]
+    if flat.shape(narrow[0])[1] != flat.shape(narrow[1])[1]:
+        narrow = [k, v]
+    first, keys, values = (as_rows(flat, x) for x in (q, *narrow))
+    op = Attention(
+        first.batch,
+        first.heads,
+        keys.heads,
+        first.head_dim,
+        causal=kind == "causal",
+        scale=scale,
+        value_dim=values.head_dim if values.head_dim != first.head_dim else 0,
+        bias=bias is not None,
+    )
+    extra = (bias,) if bias is not None else ()
+    return from_rows(flat, flat.op(name, op, first.rows, keys.rows, values.rows, *extra), first)
+
+
+def _bias(flat: FlatGraph, mask: Known | None, q: Ref, k: Ref) -> Ref | None:
+    """A mask as numbers to add, [batch or 1, heads or 1, queries, keys], if it has that shape."""
+    sizes = flat.shape(q)[2], flat.shape(k)[2]
+    if mask is None or len(flat.shape(mask)) != 4 or flat.shape(mask)[2:] != sizes:
+        return None
+    if any(have not in (1, want) for have, want in zip(flat.shape(mask), flat.shape(q)[:2], strict=False)):
+        return None
+    if isinstance(mask, np.ndarray) and mask.dtype == bool:
+        mask = np.where(mask, np.float32(0.0), np.float32(MASKED))
+    return flat.ref(mask, flat.type(q).dtype)
+
+
+def attention_of(flat: FlatGraph, name: str, weights: Known, v: Known) -> Known | None:
+    """`softmax(scale * q k^T + mask) v` spelled out, as an op, if `weights` is such a softmax."""
+    soft = flat.maker(weights)
+    if soft is None or not isinstance(soft.op, Softmax) or not isinstance(v, Ref) or len(flat.shape(v)) != 4:
+        return None
+    scores, mask, scale = Ref(soft.inputs[0]), None, 1.0
+    while True:
+        made = flat.maker(scores)
+        if made is None:
+            return None
+        if made.op == Binary("add") and mask is None and scale == 1.0:
+            shapes = [flat.values[n].type.shape for n in made.inputs]
+            inner = 0 if flat.values[made.outputs[0]].type.shape == shapes[0] else 1
+            scores, other = Ref(made.inputs[inner]), made.inputs[1 - inner]
+            mask = flat.array(Ref(other))
+        elif isinstance(made.op, Scalar) and made.op.func in ("mul", "div") and not made.op.swapped:
+            scale *= made.op.value if made.op.func == "mul" else 1.0 / made.op.value
+            scores = Ref(made.inputs[0])
+        elif made.op == BatchMatmul(transpose_rhs=True):
+            break
+        else:
+            return None
+    q, k = (_unscaled(flat, Ref(n)) for n in made.inputs)
+    return attention(flat, name, q[0], k[0], v, mask, scale * q[1] * k[1])
+
+
+def _unscaled(flat: FlatGraph, x: Ref) -> tuple[Ref, float]:
+    """(y, factor) if x is y times a number."""
+    made = flat.maker(x)
+    if made is not None and isinstance(made.op, Scalar) and made.op.func == "mul":
+        return Ref(made.inputs[0]), made.op.value
+    return x, 1.0
 
 
 def _over_cache(
@@ -200,7 +259,7 @@ def spelled_out(
     scores = flat.op(f"{name}.scale", Scalar("mul", scale), scores)
     if mask is not None:
         if isinstance(mask, np.ndarray) and mask.dtype == bool:
-            mask = np.where(mask, np.float32(0.0), np.float32(-3.0e4))
+            mask = np.where(mask, np.float32(0.0), np.float32(MASKED))
         scores = flat.binary(f"{name}.mask", "add", scores, mask)
     assert isinstance(scores, Ref)
     weights = flat.op(f"{name}.softmax", Softmax(), scores)

@@ -26,6 +26,7 @@ from compiler.ops import (
 )
 from workloads.errors import WorkloadError
 from workloads.importers.flat import Known, Ref
+from workloads.importers.raising.activations import activation
 from workloads.importers.raising.heads import attention
 from workloads.importers.raising.norms import rms_norm
 from workloads.importers.raising.tokens import assembled
@@ -74,7 +75,8 @@ def _mul(t: Translator, call: Call) -> Known:
         normed = rms_norm(t.flat, call.name, gain, y)
         if normed is not None:
             return normed
-    return _binary("mul", "multiply")(t, call)
+    raised = activation(t.flat, call.name, lhs, rhs)
+    return _binary("mul", "multiply")(t, call) if raised is None else raised
 
 
 def _pow(t: Translator, call: Call) -> Known:

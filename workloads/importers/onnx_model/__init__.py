@@ -1,0 +1,164 @@
+"""ONNX files as workloads, opset 11 to 23; read with the `onnx` package (extra `onnx`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import override
+
+from compiler.ir.graph import Graph
+from workloads.errors import WorkloadError, nearest
+from workloads.importers.flat import FlatGraph, ImportedModel
+from workloads.importers.onnx_model import basic, layers
+from workloads.importers.onnx_model.reader import OnnxModel, read_model
+from workloads.importers.onnx_model.translator import FLOATS, Translation, Translator
+from workloads.importers.raising.roll import roll
+from workloads.request import Request, Scalar, Workload, key
+
+OPERATORS: dict[str, Translation] = {
+    **dict.fromkeys(("Identity", "Dropout"), basic.same),
+    "Constant": basic.constant,
+    "ConstantOfShape": basic.constant_of_shape,
+    "Shape": basic.shape_of,
+    **{kind: basic.unary(func, known) for kind, func, known in (
+        ("Relu", "relu", ""), ("Sigmoid", "sigmoid", ""), ("Tanh", "tanh", "tanh"), ("Exp", "exp", "exp"),
+        ("Log", "log", "log"), ("Sqrt", "sqrt", "sqrt"), ("Reciprocal", "reciprocal", "reciprocal"),
+        ("Neg", "negate", "negative"), ("Abs", "abs", "abs"), ("Cos", "cos", "cos"), ("Sin", "sin", "sin"),
+        ("Erf", "erf", ""), ("Softplus", "softplus", ""), ("Sign", "sign", "sign"),
+    )},
+    **{kind: basic.binary(func, known) for kind, func, known in (
+        ("Sub", "sub", "subtract"), ("Div", "div", "divide"), ("Mod", "mod", "mod"),
+    )},
+    "Add": basic.add,
+    "Mul": basic.mul,
+    "Pow": basic.power,
+    "Max": basic.variadic("max", "maximum"),
+    "Min": basic.variadic("min", "minimum"),
+    "Sum": basic.variadic("add", "add"),
+    **{kind: basic.comparison(func) for kind, func in (
+        ("Equal", "equal"), ("Less", "less"), ("LessOrEqual", "less_equal"), ("Greater", "greater"),
+        ("GreaterOrEqual", "greater_equal"), ("And", "logical_and"), ("Or", "logical_or"),
+        ("Not", "logical_not"),         ("Floor", "floor"), ("Ceil", "ceil"),
+    )},
+    "Cast": basic.cast,
+    "CastLike": basic.cast,
+    "Clip": basic.clip,
+    "HardSigmoid": basic.hard_sigmoid,
+    "HardSwish": basic.hard_swish,
+    "Gelu": basic.gelu,
+    "Where": basic.where,
+    "IsNaN": basic.is_nan,
+    "CumSum": basic.cumsum,
+    "GatherND": basic.gather_nd,
+    "Reshape": basic.reshape,
+    "Flatten": basic.flatten,
+    "Unsqueeze": basic.unsqueeze,
+    "Squeeze": basic.squeeze,
+    "Transpose": basic.transpose,
+    "Expand": basic.expand,
+    "Tile": basic.tile,
+    "Concat": basic.concat,
+    "Slice": basic.slice_,
+    "Split": basic.split,
+    "Gather": basic.gather,
+    "Pad": basic.pad,
+    "ReduceMean": basic.reduce("mean"),
+    "ReduceSum": basic.reduce("add"),
+    "ReduceMax": basic.reduce("max"),
+    "ReduceMin": basic.reduce("min"),
+    "Softmax": basic.softmax,
+    "Range": basic.range_,
+    "MatMul": layers.matmul,
+    "Gemm": layers.gemm,
+    "LayerNormalization": layers.layer_norm,
+    "RMSNormalization": layers.rms_norm,
+    "Attention": layers.attention_node,
+    "Conv": layers.conv,
+    "BatchNormalization": layers.batch_norm,
+    "MaxPool": layers.pool("max"),
+    "AveragePool": layers.pool("mean"),
+    "GlobalAveragePool": layers.global_average,
+    "GlobalMaxPool": layers.global_max,
+    "Resize": layers.resize,
+    "Upsample": layers.resize,
+    "ConvTranspose": layers.conv_transpose,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxRequest(Request):
+    """A model file; everything but what is bound here is fixed in it."""
+
+    binds: ClassVar[bool] = True
+    path: str
+    bound: tuple[tuple[str, int], ...] = field(default=())
+    opaque: str = key("", "operators that count as elementwise work, NAME+NAME")
+
+    @override
+    def with_bound(self, bound: dict[str, int]) -> OnnxRequest:
+        return replace(self, bound=tuple(sorted(bound.items())))
+
+    @override
+    def settings(self) -> dict[str, Scalar]:
+        opaque: dict[str, Scalar] = {"opaque": self.opaque} if self.opaque else {}
+        return {**dict(self.bound), **opaque}
+
+    @override
+    def graph(self, name: str) -> Graph:
+        opaque = tuple(filter(None, self.opaque.split("+")))
+        return replace(import_model(Path(self.path), dict(self.bound), opaque).graph, name=name)
+
+
+def import_model(
+    path: Path, bound: Mapping[str, int] | None = None, opaque: tuple[str, ...] = ()
+) -> ImportedModel:
+    """The graph of a file and the weights in it; `bound` gives sizes to named dimensions.
+
+    Raises WorkloadError.
+    """
+    model, bound = _model(path), bound or {}
+    _check_bound(path, model, bound)
+    flat = FlatGraph(str(path))
+    translator = Translator(flat, model, OPERATORS, bound, opaque)
+    translator.run()
+    outputs = [flat.before_reshape(flat.ref(translator.env[name], "fp32")) for name in model.outputs]
+    graph = flat.graph(outputs, _meta(model, flat))
+    flat.unsupported.check(str(path), graph.flops)
+    rolled = roll(graph, flat.paths, flat.weights)
+    return ImportedModel(rolled.graph, rolled.weights)
+
+
+@cache
+def _model(path: Path) -> OnnxModel:
+    return read_model(path)
+
+
+def _check_bound(path: Path, model: OnnxModel, bound: Mapping[str, int]) -> None:
+    """Every size that was given has a place."""
+    have = sorted({d for dims, _ in model.inputs.values() for d in dims if isinstance(d, str)})
+    want = f"one of: {', '.join(have)}" if have else "none: all sizes are fixed in the file"
+    wrong = [f"{path}: {n}: unknown key{nearest(n, have)}; want {want}" for n in bound if n not in have]
+    if wrong:
+        raise WorkloadError("\n".join(wrong))
+
+
+def _meta(model: OnnxModel, flat: FlatGraph) -> dict[str, int | float | str]:
+    """Tokens of the first whole-number input, else images of the first input."""
+    for name, (_, dtype) in model.inputs.items():
+        if dtype not in FLOATS:
+            return {"unit": "tokens", "work": prod(flat.values[name].type.shape)}
+    first = next(iter(model.inputs), None)
+    return {"unit": "images", "work": flat.values[first].type.shape[0] if first else 1}
+
+
+def load(path: Path) -> Workload:
+    """The workload in a file, called by its path."""
+    if not path.is_file():
+        raise WorkloadError(f"{path}: cannot be read: No such file or directory")
+    _model(path)
+    return Workload(str(path), f"ONNX model in {path}", (OnnxRequest(str(path)),))
