@@ -1,23 +1,25 @@
 """Rotary position embedding with the head dimension on partitions.
 
-out = x * cos + partner * sin, where the partner of feature i is i +- half a head, with the sign of the
-first half turned in the sine table. Partners sit on other partitions, so they come by their own transfer.
+out = x * cos + partner * sin, where the partner of a feature is the other one of its pair, with the sign of
+the first of each pair turned in the sine table; features that stay have cosine 1 and sine 0. Partners sit on
+other partitions, so they come by their own transfer; neighbours that change places do so in DRAM first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
+from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import Layout, feature_blocked
 from compiler.isa import Access
 from compiler.kernels.site import Site, head_block
 from compiler.kernels.wants import Fixed, Kernel, Want
-from compiler.ops.attention import Rope
+from compiler.ops.rope import Rope
 
 FEATURES_FIRST = Layout((), (1, 0))
 
@@ -25,28 +27,52 @@ FEATURES_FIRST = Layout((), (1, 0))
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, Rope)
-    heads = Fixed(feature_blocked(head_block(arch, op.head_dim)))
+    block = head_block(arch, op.head_dim)
+    if op.style == "interleaved":  # both features of a pair in one block
+        block = next((d for d in range(block, 1, -1) if d % 2 == 0 and op.head_dim % d == 0), block)
+    heads = Fixed(feature_blocked(block))
     return heads, Fixed(FEATURES_FIRST), Fixed(FEATURES_FIRST), heads
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Partitions `first .. first + size` of block `block`, and the feature of a head that goes there."""
+    """Partitions `first .. first + size` of block `block` of a head, and the source that goes there."""
 
     block: int
     first: int
     size: int
-    feature: int
+    source: int
 
 
-def _pieces(head_dim: int, block: int, shift: int, period: int) -> Iterator[_Piece]:
-    """Where feature `(f + shift) % period` of each feature f of a head lies, in contiguous pieces."""
-    feature = 0
-    while feature < head_dim:
-        source = (feature + shift) % period
-        room = min(block - feature % block, period - source)
-        yield _Piece(feature // block, feature % block, room, source)
-        feature += room
+def _pieces(sources: Sequence[int | None], block: int, source_block: int) -> Iterator[_Piece]:
+    """Where `sources[f]` goes for each feature f, in runs within a block of both; None goes nowhere."""
+    start = 0
+    for f in range(1, len(sources) + 1):
+        here, last = sources[start], sources[f - 1]
+        follows = f < len(sources) and last is not None and sources[f] == last + 1
+        if follows and f % block and (last is None or (last + 1) % source_block):
+            continue
+        if here is not None:
+            yield _Piece(start // block, start % block, f - start, here)
+        start = f
+
+
+def _partners(op: Rope) -> list[int | None]:
+    """The other feature of each one's pair; of those that stay, themselves."""
+    found: list[int | None] = list(range(op.head_dim))
+    if op.style == "half":  # the kernel changes places of neighbours before it loads
+        for one, other in zip(*op.pairs(), strict=True):
+            found[one], found[other] = int(other), int(one)
+    return found
+
+
+def _angles(op: Rope) -> list[int | None]:
+    """The column of the tables for each feature."""
+    found: list[int | None] = [None] * op.head_dim
+    for features in op.pairs():
+        for i, feature in enumerate(features):
+            found[feature] = i
+    return found
 
 
 def rope(b: Builder, site: Site) -> None:
@@ -58,15 +84,18 @@ def rope(b: Builder, site: Site) -> None:
     blocks = op.head_dim // block
     batch = x.type.shape[0] // op.seq
     heads, rows, sequences = _sizes(site, op, blocks, batch)
+    other = _swapped(b, site) if op.style == "interleaved" else x.tensor
+    signs = None if _is_plain(op) else _signs(b, op, block)
+    own = list(range(op.head_dim))
     for s in b.tiles(op.seq, rows, "s"):
-        cos, sin = _tables(b, site, op, block, s)
+        cos, sin = _tables(b, site, op, block, s, signs)
         for n in b.tiles(batch, sequences, "b"):
             for h in b.tiles(op.heads, heads, "h"):
                 shape = (block, h.size, blocks, n.size, s.size)
                 tile = b.scratch(shape, x.type.dtype, slots=site.slots, name="x")
                 partner = b.scratch(shape, x.type.dtype, slots=site.slots, name="partner")
-                _load(b, tile, x.tensor, op, (h, n, s), 0)
-                _load(b, partner, x.tensor, op, (h, n, s), op.head_dim // 2)
+                _load(b, tile, x.tensor, op, (h, n, s), own)
+                _load(b, partner, other, op, (h, n, s), _partners(op))
                 b.tensor_tensor(tile[:], tile[:], _over(cos, h.size, n.size), "multiply")
                 b.tensor_tensor(partner[:], partner[:], _over(sin, h.size, n.size), "multiply")
                 b.tensor_tensor(tile[:], tile[:], partner[:], "add")
@@ -90,43 +119,96 @@ def _window(tensor: Tensor, op: Rope) -> Tensor:
     return tensor.split(1, op.head_dim // tensor.shape[0]).split(3, op.seq)
 
 
+def _is_plain(op: Rope) -> bool:
+    """Whether all features turn, the first half with the second."""
+    return op.style == "half" and op.turned == op.head_dim
+
+
+def _swapped(b: Builder, site: Site) -> Tensor:
+    """x in DRAM with neighbouring features in each other's place."""
+    x = site.inputs[0]
+    if x.block % 2:
+        need = Shortfall(
+            "partitions", site.arch.scratchpad, 2, x.block, "features a block",
+            ((site.name, 2),), f"memories.{site.arch.scratchpad}.partitions >= 2",
+        )  # fmt: skip
+        raise Infeasible(need)
+    copy = b.dram(f"{site.name}.swapped", x.tensor.shape, x.type.dtype)
+    to, source = copy.split(0, 2), x.tensor.split(0, 2)
+    for i in range(2):
+        b.dma(to[:, i], source[:, 1 - i], "aux")
+    return copy
+
+
+def _signs(b: Builder, op: Rope, block: int) -> Tensor:
+    """[block, blocks]: -1 for the first of each pair, else 1."""
+    row = b.scratch((1, op.head_dim), "fp32", name="signs")
+    half = op.turned // 2
+    b.memset(row[:], 1.0)
+    b.memset(row[:, (op.first, half) if op.style == "half" else (op.first, half, 2)], -1.0)
+    signs = b.scratch((block, op.head_dim // block), "fp32", name="signs")
+    for i in range(op.head_dim // block):
+        b.dma(signs[:, (i, 1)], row[:, (i * block, block)], "aux")
+    return signs
+
+
 def _load(
-    b: Builder, tile: Tensor, x: Tensor, op: Rope, where: tuple[Range, Range, Range], shift: int
+    b: Builder,
+    tile: Tensor,
+    x: Tensor,
+    op: Rope,
+    where: tuple[Range, Range, Range],
+    sources: Sequence[int | None],
 ) -> None:
-    """Load heads x sequences x positions, each feature from `shift` further on in its head."""
+    """Load heads x sequences x positions, each feature from that of `sources`."""
     h, n, s = where
     block = tile.shape[0]
     view = _window(x, op)
-    for piece in _pieces(op.head_dim, block, shift, op.head_dim):
-        source, offset = divmod(piece.feature, block)
-        done = 0
-        while done < piece.size:  # a source piece may straddle two blocks
-            size = min(piece.size - done, block - offset)
-            b.dma(
-                tile[(piece.first + done, size), :, piece.block],
-                view[(offset, size), (h.start, h.size), source, (n.start, n.size), (s.start, s.size)],
-            )
-            done, source, offset = done + size, source + 1, 0
+    for piece in _pieces(sources, block, block):
+        source, offset = divmod(piece.source, block)
+        b.dma(
+            tile[(piece.first, piece.size), :, piece.block],
+            view[(offset, piece.size), (h.start, h.size), source, (n.start, n.size), (s.start, s.size)],
+        )
 
 
-def _tables(b: Builder, site: Site, op: Rope, block: int, s: Range) -> tuple[Tensor, Tensor]:
-    """Cosines, and sines with the first half's sign turned: [block, blocks of a head, positions]."""
-    half = op.head_dim // 2
-    tables = []
+def _tables(
+    b: Builder, site: Site, op: Rope, block: int, s: Range, signs: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Cosines, and sines with their signs: [block, blocks of a head, positions]."""
+    blocks, tables = op.head_dim // block, []
     for port, name in zip(site.inputs[1:], ("cos", "sin"), strict=True):
-        raw = b.scratch((block, op.head_dim // block, s.size), port.type.dtype, slots=site.slots, name=name)
-        for piece in _pieces(op.head_dim, block, 0, half):
-            b.dma(
-                raw[(piece.first, piece.size), piece.block],
-                port.tensor[(piece.feature, piece.size), (s.start, s.size)],
-                "aux",
-            )
+        raw = b.scratch((block, blocks, s.size), port.type.dtype, slots=site.slots, name=name)
+        if op.turned < op.head_dim:
+            b.memset(raw[:], float(name == "cos"))
+        if op.style == "half":
+            for piece in _pieces(_angles(op), block, op.head_dim):
+                target = raw[(piece.first, piece.size), piece.block]
+                b.dma(target, port.tensor[(piece.source, piece.size), (s.start, s.size)], "aux")
+        else:
+            _spread(b, op, raw, port.tensor, s)
         tables.append(raw)
     cos, sin = tables
-    for piece in _pieces(half, block, 0, half):
-        part = sin[(piece.first, piece.size), piece.block]
-        b.tensor_scalar(part, part, "multiply", -1.0)
+    if signs is None:
+        for piece in _pieces(range(op.head_dim // 2), block, op.head_dim):
+            part = sin[(piece.first, piece.size), piece.block]
+            b.tensor_scalar(part, part, "multiply", -1.0)
+        return cos, sin
+    for i in range(blocks):
+        b.tensor_scalar(sin[:, i], sin[:, i], "multiply", signs[:, i])
     return cos, sin
+
+
+def _spread(b: Builder, op: Rope, raw: Tensor, table: Tensor, s: Range) -> None:
+    """Each row of a table for both features of its pair."""
+    block = raw.shape[0]
+    both = table.repeat(1, 2)
+    at, end = op.first, op.first + op.turned
+    while at < end:
+        size = min(block - at % block, end - at)
+        rows = ((at - op.first) // 2, size // 2)
+        b.dma(raw[(at % block, size), at // block], both[rows, :, (s.start, s.size)], "aux")
+        at += size
 
 
 def _over(table: Tensor, heads: int, sequences: int) -> Access:

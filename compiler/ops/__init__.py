@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ops.attention import Attention, DecodeAttention, KvWrite, Rope
+from compiler.ops.attention import Attention, DecodeAttention, KvWrite
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
@@ -12,6 +12,7 @@ from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
 from compiler.ops.relative import RelativeBias
+from compiler.ops.rope import Rope
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
 from compiler.ops.tensor import BatchMatmul, Concat, Expand, Pad, Permute, Relayout, Reshape, Slice
 

@@ -1,4 +1,4 @@
-"""Attention over a whole sequence and over a KV cache, the cache update, and rotary positions."""
+"""Attention over a whole sequence and over a KV cache, and the cache update."""
 
 from __future__ import annotations
 
@@ -335,62 +335,3 @@ class KvWrite(Op):
         else:
             cache[:, :, where] = new.transpose(0, 2, 1, 3)
         return (cache,)
-
-
-@dataclass(frozen=True, slots=True)
-class Rope(Op):
-    """Rotary position embedding of each head: pairs (i, i + head_dim/2) turn by `position * theta_i`.
-
-    x [t, heads * head_dim], cos and sin [seq, head_dim / 2] (row p: position `offset + p`) -> like x.
-    Row t of x uses table row `t % seq`. theta_i = base ** (-2 i / head_dim).
-    """
-
-    kind: ClassVar[str] = "rope"
-    heads: int
-    head_dim: int
-    seq: int
-    base: float = 10000.0
-    offset: int = 0
-    style: str = "half"
-
-    @property
-    @override
-    def roles(self) -> tuple[str, ...]:
-        return ("x", "cos", "sin")
-
-    @override
-    def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
-        self.expect_operands(ins)
-        x, cos, sin = ins
-        if self.style != "half":
-            raise self.reject(f"style: got {self.style!r}, want 'half'")
-        if self.head_dim % 2:
-            raise self.reject(f"head_dim: got {self.head_dim}, want an even number")
-        self.expect_rank("x", x, "t f")
-        if x.shape[0] % self.seq:
-            raise self.reject(f"x: got {x.shape[0]} rows, want a multiple of seq {self.seq}")
-        self.expect("x", x, (x.shape[0], self.heads * self.head_dim), x.dtype)
-        for role, table in (("cos", cos), ("sin", sin)):
-            self.expect(role, table, (self.seq, self.head_dim // 2), x.dtype)
-        return (x,)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Two products and one sum for each element."""
-        return 3 * ins[0].elements
-
-    @override
-    def constants(self) -> dict[str, Array]:
-        positions = self.offset + np.arange(self.seq, dtype=np.float64)
-        exponents = np.arange(self.head_dim // 2, dtype=np.float64) * (-2.0 / self.head_dim)
-        angles = np.outer(positions, np.power(self.base, exponents))
-        return {"cos": f32(np.cos(angles)), "sin": f32(np.sin(angles))}
-
-    @override
-    def reference(self, *ins: Array) -> tuple[Array, ...]:
-        half = self.head_dim // 2
-        x = f32(ins[0]).reshape(-1, self.seq, self.heads, self.head_dim)
-        cos, sin = (f32(table)[None, :, None, :] for table in ins[1:])
-        low, high = x[..., :half], x[..., half:]
-        turned = np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
-        return (turned.reshape(ins[0].shape),)

@@ -9,7 +9,7 @@ from arch_configs import ArchSpec, load_arch
 from compiler.ir.graph import Graph
 from compiler.isa import Dma
 from compiler.isa import walk as instructions
-from compiler.ops import Attention, DecodeAttention
+from compiler.ops import Attention, DecodeAttention, Rope
 from compiler.ops.attention import Sight
 from tests.kernels.conftest import agrees, one_op
 
@@ -107,3 +107,23 @@ def test_a_window_reads_only_its_part_of_the_cache() -> None:
     arch, heads = load_arch("trn2"), (1, 4, 2, 32)
     whole, part = (loaded_bytes(over_cache(heads, 1, 2048, 2048, window=w), arch) for w in (0, 128))
     assert part < whole / 8
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "fields"),
+    [
+        (64, {"style": "interleaved"}),
+        (80, {"style": "interleaved", "rotary": 32}),
+        (96, {"rotary": 24}),
+        (192, {"first": 128}),
+        (192, {"first": 128, "style": "interleaved"}),
+        (256, {"first": 2, "rotary": 200}),
+    ],
+)
+def test_rotary_styles(head_dim: int, fields: dict[str, int | str], archs: tuple[ArchSpec, ...]) -> None:
+    op = Rope(3, head_dim, 21, offset=5, **fields)
+    tables = [((21, op.turned // 2), "table")] * 2
+    graph = one_op(op, ((42, 3 * head_dim), "input"), *tables)
+    for arch in (load_arch("trn1"), load_arch("edge-npu")):
+        assert agrees(graph, arch), arch.name
+    agrees(graph, archs[3])

@@ -232,6 +232,28 @@ def test_kv_write_touches_one_position():
         assert v_after[b, h, j, d] == (want if j == 3 else v[b, h, j, d])
 
 
+STYLES = [(2, 4, "half"), (0, 6, "interleaved"), (4, 0, "interleaved")]
+
+
+@pytest.mark.parametrize(("first", "rotary", "style"), STYLES)
+    ("first", "rotary", "style"), [(2, 4, "half"), (0, 6, "interleaved"), (4, 0, "interleaved")]
+)
+def test_rope_of_a_part_of_each_head(first, rotary, style):
+    op = Rope(heads=2, head_dim=8, seq=3, base=100.0, offset=2, style=style, first=first, rotary=rotary)
+    count = rotary or 8 - first
+    x, want = draw(6, 16), draw(6, 16)
+    for t in range(6):
+        for head in range(2):
+            for i in range(count // 2):
+                a, b = (i, i + count // 2) if style == "half" else (2 * i, 2 * i + 1)
+                a, b = head * 8 + first + a, head * 8 + first + b
+                angle = (2 + t % 3) * 100.0 ** (-2 * i / count)
+                want[t, a] = x[t, a] * math.cos(angle) - x[t, b] * math.sin(angle)
+                want[t, b] = x[t, b] * math.cos(angle) + x[t, a] * math.sin(angle)
+    tables = op.constants()
+    close(run(op, x, tables["cos"], tables["sin"]), want)
+
+
 def test_rope_turns_pairs_by_position():
     op = Rope(heads=2, head_dim=6, seq=4, base=100.0, offset=3)
     cos, sin = op.constants().values()
