@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from typing_extensions import override
 
@@ -26,7 +27,10 @@ NONE = 1.0e30  # -scale times the maximum of no scores
 
 
 class Pool:
-    """Tiles that the jobs of a group take in turn: `OUT + 1` of the scratchpad, 2 of the accumulators."""
+    """Tiles that the jobs of a group take in turn: `OUT + 1` of the scratchpad, 2 of the accumulators.
+
+    Where these do not hold two sets, one: the jobs follow each other then.
+    """
 
     def __init__(
         self,
@@ -54,10 +58,13 @@ class Pool:
             "pv": ((rows, sizes.value_dim), "fp32"),
         }
         self.turns = turns
+        arch = site.arch
+        held = sum(prod(s[1:]) * dtype_bytes(d) for s, d in sums.values())
+        pairs = 2 if 2 * held <= arch.partition_bytes(arch.accumulator) else 1
         self.tiles: dict[str, list[Tensor]] = {
             **{n: [b.scratch(s, sizes.dtype, name=n) for _ in range(turns)] for n, s in scratch.items()},
             **{n: [b.scratch((rows, 1), "fp32", name=n) for _ in range(turns)] for n in column},
-            **{n: [b.accumulator(s, dtype=d, name=n) for _ in range(2)] for n, (s, d) in sums.items()},
+            **{n: [b.accumulator(s, dtype=d, name=n) for _ in range(pairs)] for n, (s, d) in sums.items()},
         }
 
     def take(self, name: str, turn: int, shape: tuple[int, ...]) -> Tensor:

@@ -127,3 +127,7 @@ def test_rotary_styles(head_dim: int, fields: dict[str, int | str], archs: tuple
     for arch in (load_arch("trn1"), load_arch("edge-npu")):
         assert agrees(graph, arch), arch.name
     agrees(graph, archs[3])
+
+
+def test_wide_heads_fit_small_accumulators_one_at_a_time() -> None:
+    assert agrees(over_cache((1, 2, 1, 256), 70, 130, 130), load_arch("edge-npu"))

@@ -236,8 +236,6 @@ STYLES = [(2, 4, "half"), (0, 6, "interleaved"), (4, 0, "interleaved")]
 
 
 @pytest.mark.parametrize(("first", "rotary", "style"), STYLES)
-    ("first", "rotary", "style"), [(2, 4, "half"), (0, 6, "interleaved"), (4, 0, "interleaved")]
-)
 def test_rope_of_a_part_of_each_head(first, rotary, style):
     op = Rope(heads=2, head_dim=8, seq=3, base=100.0, offset=2, style=style, first=first, rotary=rotary)
     count = rotary or 8 - first
