@@ -14,7 +14,7 @@ from dse.errors import SpaceError
 from dse.evaluation import USER_ERRORS, point_id
 from dse.search import SEARCHERS
 from dse.space import load_study, plan
-from workloads import WORKLOADS, list_workloads
+from workloads import WORKLOADS, Workload, list_workloads
 
 STUDY_KEYS = ("workload", "space")  # an architecture has neither
 
@@ -48,7 +48,7 @@ def _archs() -> dict[str, str]:
 
 
 def _workloads() -> dict[str, str]:
-    return {name: WORKLOADS[name]().summary for name in list_workloads()}
+    return {name: _summary(WORKLOADS[name]()) for name in list_workloads()}
 
 
 def _first_line(thing: object) -> str:
@@ -62,3 +62,9 @@ LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "kernels": lambda: dict.fromkeys(KERNELS, ""),
     "searchers": lambda: {name: _first_line(kind) for name, kind in SEARCHERS.items()},
 }
+
+
+def _summary(workload: Workload) -> str:
+    """What it is, and its phases if there are several."""
+    phases = [request.phase for request in workload.requests if request.phase]
+    return f"{workload.summary}: {', '.join(phases)}" if phases else workload.summary

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from arch_configs import ArchSpec, load_arch
+from compiler import compile_graph
 from compiler.ir.graph import Graph
 from compiler.isa import Dma
 from compiler.isa import walk as instructions
@@ -131,3 +132,13 @@ def test_rotary_styles(head_dim: int, fields: dict[str, int | str], archs: tuple
 
 def test_wide_heads_fit_small_accumulators_one_at_a_time() -> None:
     assert agrees(over_cache((1, 2, 1, 256), 70, 130, 130), load_arch("edge-npu"))
+
+
+def test_a_window_has_the_same_code_however_long_the_sequence() -> None:
+    """Static instructions do not grow with the sequence."""
+    found = []
+    for seq in (32768, 262144):
+        graph = over_activations((1, 2, 2, 128), seq, seq, window=4096)
+        streams = compile_graph(graph, load_arch("trn2")).streams
+        found.append(sum(1 for _, nodes in streams for _ in instructions(nodes)))
+    assert found[0] == found[1]
