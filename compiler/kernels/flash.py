@@ -189,7 +189,8 @@ class FlashTile:
         if sum(source.elements for _, source in sources) < self.rows * width:  # rows that only fill a tile
             b.memset(bias[:], 0.0)
         for lane, source in sources:
-            b.dma(bias[(lane.first, source.elements // width), :], source, "aux")
+            rows = (lane.first, source.elements // width)
+            b.dma(bias[rows, :], source, "aux", lanes=1)  # NOTE: rows of several heads cannot be split
         b.tensor_tensor(scores[:], bias[:], scores[:], "add", scale=1.0 / sizes.factor)
 
     def shifts(self, scores: Tensor, masks: Sequence[Masked], *, first: bool) -> Tensor:

@@ -207,7 +207,7 @@ def _spread(b: Builder, op: Rope, raw: Tensor, table: Tensor, s: Range) -> None:
     while at < end:
         size = min(block - at % block, end - at)
         rows = ((at - op.first) // 2, size // 2)
-        b.dma(raw[(at % block, size), at // block], both[rows, :, (s.start, s.size)], "aux")
+        b.dma(raw[(at % block, size), at // block], both[rows, :, (s.start, s.size)], "aux", lanes=1)
         at += size
 
 

@@ -142,3 +142,8 @@ def test_a_window_has_the_same_code_however_long_the_sequence() -> None:
         streams = compile_graph(graph, load_arch("trn2")).streams
         found.append(sum(1 for _, nodes in streams for _ in instructions(nodes)))
     assert found[0] == found[1]
+
+
+def test_a_large_bias_over_a_cache() -> None:
+    """More bytes than one queue is given otherwise."""
+    assert agrees(over_cache((1, 16, 2, 32), 4, 1500, 1500, bias=(1, 16)), load_arch("trn2"))
