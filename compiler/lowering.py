@@ -17,6 +17,7 @@ from compiler.kernels import KERNELS
 from compiler.kernels.site import Port, Site
 from compiler.layouts import assign_layouts
 from compiler.ops.conv import Conv2d
+from compiler.ops.image import Pixels, Tokens
 from compiler.ops.tensor import Reshape
 from compiler.options import CompileOptions
 from compiler.tensor import reshaped
@@ -167,8 +168,9 @@ class _Lowering:
 
     def _node(self, node: Node, layer: Affine) -> None:
         if self._is_view(node):
-            shape = node.outputs[0], self.values[node.outputs[0]].type.shape
-            self.tensors[shape[0]] = reshaped(self.tensors[node.inputs[0]], shape[1])
+            result = self.values[node.outputs[0]]
+            shape = self.layouts[result.name].stored_shape(result.type.shape)
+            self.tensors[result.name] = reshaped(self.tensors[node.inputs[0]], shape)
             return
         for name in node.outputs:
             if name not in self.tensors:
@@ -190,9 +192,13 @@ class _Lowering:
 
     def _is_view(self, node: Node) -> bool:
         """Whether the result may be the bytes of the operand: they stay as they are as long as it is read."""
-        if not isinstance(node.op, Reshape):
-            return False
         names = (*node.inputs, *node.outputs)
+        if isinstance(node.op, (Tokens, Pixels)):
+            blocks = {self.layouts[name].splits for name in names}
+            if len(blocks) > 1:
+                return False
+        elif not isinstance(node.op, Reshape):
+            return False
         is_own = all(self.values[name].kind == "activation" and name not in self.shared for name in names)
         return is_own and node.outputs[0] not in self.tensors
 

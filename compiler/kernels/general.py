@@ -9,6 +9,7 @@ from compiler.builder import Builder
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Access
+from compiler.kernels.pixels import features_wants, join_channels
 from compiler.kernels.site import Site
 from compiler.kernels.views import copy_view, layout_pairs, plain, pointwise, spread_to
 from compiler.kernels.wants import Anything, Fixed, Kernel, Want
@@ -45,8 +46,17 @@ def move(b: Builder, site: Site) -> None:
     copy_view(b, site, out, view)
 
 
+def _concat_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    """Channels of images are joined as they lie on partitions."""
+    of_channels = isinstance(node.op, Concat) and node.op.axis == 1 and len(types[node.inputs[0]].shape) == 4
+    return features_wants(node, types, arch) if of_channels else plain_wants(node, types, arch)
+
+
 def concat(b: Builder, site: Site) -> None:
     """Lower `Concat`: each operand to its place."""
+    if site.outputs[0].block:
+        join_channels(b, site)
+        return
     op, out, at = site.op, plain(site.outputs[0]), 0
     assert isinstance(op, Concat)
     for port in site.inputs:
@@ -95,7 +105,7 @@ def select(b: Builder, site: Site) -> None:
 
 
 MOVE = Kernel(plain_wants, move)
-CONCAT = Kernel(plain_wants, concat)
+CONCAT = Kernel(_concat_wants, concat)
 PAD = Kernel(plain_wants, pad)
 RELAYOUT = Kernel(_any_wants, relayout)
 SELECT = Kernel(plain_wants, select)

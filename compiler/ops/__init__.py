@@ -6,6 +6,7 @@ from compiler.ops.attention import Attention, DecodeAttention, KvWrite
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
+from compiler.ops.image import ChannelAdd, GroupNorm, Pixels, Tokens, Upsample
 from compiler.ops.latent import CacheRows, HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
 from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
@@ -64,6 +65,11 @@ OPS: dict[str, type[Op]] = {
         Concat,
         Relayout,
         BatchMatmul,
+        ChannelAdd,
+        GroupNorm,
+        Pixels,
+        Tokens,
+        Upsample,
     )
 }
 
@@ -76,6 +82,7 @@ __all__ = [
     "CacheRows",
     "Cast",
     "CausalConv1d",
+    "ChannelAdd",
     "ClampedGlu",
     "Combine",
     "Concat",
@@ -86,6 +93,7 @@ __all__ = [
     "Embedding",
     "Expand",
     "GlobalAvgPool",
+    "GroupNorm",
     "GroupedLinear",
     "HeadLinear",
     "KvWrite",
@@ -97,6 +105,7 @@ __all__ = [
     "Opaque",
     "Pad",
     "Permute",
+    "Pixels",
     "Pool2d",
     "Reduce",
     "RelativeBias",
@@ -113,6 +122,8 @@ __all__ = [
     "SsdScan",
     "SsdStep",
     "TakeRows",
+    "Tokens",
     "Transpose2d",
     "Unary",
+    "Upsample",
 ]

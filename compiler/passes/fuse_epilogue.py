@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from arch_configs.spec import ArchSpec
 from compiler.ir.graph import Graph, Node
-from compiler.ops import Binary, Conv2d, Linear, Unary
+from compiler.ops import Binary, Conv2d, GroupNorm, Linear, Unary
 from compiler.passes.base import Pass
 from compiler.passes.block import Block, rewrite_blocks
 
@@ -20,7 +20,8 @@ from compiler.passes.block import Block, rewrite_blocks
 class FuseEpilogue(Pass):
     """Linear takes a bias, then an activation, then a residual; Conv2d a residual, then an activation.
 
-    Only where nothing else reads the product. The fused op stands where its last part stood.
+    GroupNorm takes an activation. Only where nothing else reads the product. The fused op stands where
+    its last part stood.
     """
 
     name: ClassVar[str] = "fuse-epilogue"
@@ -43,6 +44,12 @@ class FuseEpilogue(Pass):
     def _fuse_unary(self, block: Block, node: Node) -> bool:
         if not self.activation or not isinstance(node.op, Unary):
             return False
+        norm = block.maker(node.inputs[0])
+        if norm is not None and isinstance(norm.op, GroupNorm) and block.is_read_once(node.inputs[0]):
+            if norm.op.activation is not None:
+                return False
+            _merge(block, norm, node, replace(norm.op, activation=node.op.func), ())
+            return True
         product = _product(block, node.inputs[0])
         if product is None:
             return False
@@ -92,7 +99,9 @@ def _product(block: Block, name: str) -> Node | None:
     return maker
 
 
-def _merge(block: Block, product: Node, node: Node, op: Linear | Conv2d, extra: tuple[str, ...]) -> None:
+def _merge(
+    block: Block, product: Node, node: Node, op: Linear | Conv2d | GroupNorm, extra: tuple[str, ...]
+) -> None:
     """Replace `product` and the `node` behind it by `op`, whose new operands come last."""
     block.replace(node, Node(node.name, op, (*product.inputs, *extra), node.outputs))
     block.remove(product)

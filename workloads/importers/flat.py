@@ -21,13 +21,21 @@ from compiler.ops import (
     BatchMatmul,
     Binary,
     Cast,
+    ChannelAdd,
+    Concat,
+    Conv2d,
     Expand,
+    GroupNorm,
     Op,
     Permute,
+    Pixels,
+    Pool2d,
     Reshape,
     Scalar,
     Select,
+    Tokens,
     Unary,
+    Upsample,
 )
 from compiler.ops.base import Array
 from workloads.errors import WorkloadError
@@ -134,6 +142,17 @@ class FlatGraph:
             if weight.name in self.weights:
                 self.weights[name] = self.weights[weight.name].reshape(shape)
         return Ref(name)
+
+    def indices(self, name: str, shape: Sequence[int]) -> Ref:
+        """Whole numbers that the host gives: kept flat, with their shape noted."""
+        self.logical[name] = tuple(shape)
+        return self.add(name, "input", (prod(shape),), "int32")
+
+    def numbers(self, x: Known) -> Known:
+        """Indices as floats of their shape, for arithmetic; exact up to 2^24."""
+        if isinstance(x, Ref) and x.name in self.logical:
+            return self.reshape(x.name, self.cast(f"{x.name}.float", x, "fp32"), self.logical[x.name])
+        return x
 
     def with_logical(self, indices: Ref, shape: tuple[int, ...]) -> Ref:
         """Indices under another shape: they are kept flat, and only their shape is noted."""
@@ -246,6 +265,33 @@ class FlatGraph:
         is_stack = len(source) == 4 and flattened.op.shape == (source[0] * source[1], *source[2:])
         return Ref(flattened.inputs[0]) if is_stack and shape == (*source[:2], source[3], source[2]) else None
 
+    def is_image(self, x: Known) -> bool:
+        """Whether [n, c, h, w] comes from ops that work on images."""
+        made = self.maker(x)
+        if made is None or not isinstance(x, Ref) or len(self.shape(x)) != 4:
+            return False
+        if isinstance(made.op, (Conv2d, GroupNorm, Upsample, ChannelAdd, Pixels, Pool2d)):
+            return True
+        inner = isinstance(made.op, (Unary, Binary, Scalar, Cast, Concat))
+        return inner and self.is_image(Ref(made.inputs[0]))
+
+    def _rows_under(self, x: Ref) -> Ref | None:
+        """Rows [n * h * w, c] that [n, h, w, c] is a reshape of."""
+        made = self.maker(x)
+        shape = self.shape(x)
+        if made is None or not isinstance(made.op, Reshape) or len(shape) != 4:
+            return None
+        under = self.values[made.inputs[0]].type.shape
+        return Ref(made.inputs[0]) if under == (prod(shape[:3]), shape[3]) else None
+
+    def _image_under(self, x: Ref) -> Ref | None:
+        """The image [n, c, h, w] that [n, c, h * w] is a reshape of."""
+        made = self.maker(x)
+        if made is None or not isinstance(made.op, Reshape) or not self.is_image(Ref(made.inputs[0])):
+            return None
+        under = self.values[made.inputs[0]].type.shape
+        return Ref(made.inputs[0]) if (*under[:2], under[2] * under[3]) == self.shape(x) else None
+
     def before_reshape(self, x: Ref) -> Ref:
         """The value that `x` is a reshape of: an output is as good in its shape."""
         made = self.maker(x)
@@ -257,6 +303,13 @@ class FlatGraph:
         if not isinstance(x, Ref):
             return np.ascontiguousarray(x.transpose(order))
         shape = self.shape(x)
+        if order == (0, 2, 3, 1) and self.is_image(x):
+            n, c, h, w = shape
+            return self.reshape(name, self.op(name, Tokens(), x), (n, h, w, c))
+        if order == (0, 3, 1, 2) and (rows := self._rows_under(x)) is not None:
+            return self.op(name, Pixels(shape[1], shape[2]), rows)
+        if order == (0, 2, 1) and (image := self._image_under(x)) is not None:
+            return self.reshape(name, self.op(name, Tokens(), image), (shape[0], shape[2], shape[1]))
         long = [axis for axis in order if shape[axis] > 1]
         if long == sorted(long):
             return self.reshape(name, x, [shape[axis] for axis in order])
@@ -268,6 +321,8 @@ class FlatGraph:
 
     def upsample(self, name: str, x: Ref, rows: int, columns: int) -> Known:
         """Each pixel of [n, c, h, w] repeated `rows` times down and `columns` times across."""
+        if rows == columns:
+            return self.op(name, Upsample(rows), x)
         n, c, h, w = self.shape(x)
         spread = self.reshape(name, x, (n, c, h, 1, w, 1))
         assert isinstance(spread, Ref)
@@ -323,15 +378,29 @@ class FlatGraph:
         """`op` of operands that broadcast; on rows [tokens, features] where they are such underneath."""
         if all(not isinstance(x, Ref) for x in xs):
             return self.fold(name, op, *xs)
+        xs = tuple(self.numbers(x) for x in xs)
         try:
             shape = np.broadcast_shapes(*(self.shape(x) for x in xs))
         except ValueError as error:
             raise WorkloadError(f"{self.name}: {name}: {error}") from error
         xs = tuple(self._promoted(name, xs))
+        channels = self._channels(name, op, xs, shape)
+        if channels is not None:
+            return channels
         dtype = next(self.type(x).dtype for x in xs if isinstance(x, Ref))
         rows = self._rows(xs, shape)
         refs = [self.ref(x, dtype) for x in (rows or xs)]
         return self.reshape(name, self.op(name, op, *refs), shape)
+
+    def _channels(self, name: str, op: Op, xs: Sequence[Known], shape: tuple[int, ...]) -> Known | None:
+        """A sum of an image and one value a channel."""
+        if op != Binary("add") or len(shape) != 4:
+            return None
+        for x, v in (xs, xs[::-1]):
+            if isinstance(x, Ref) and self.shape(x) == shape and self.shape(v) == (*shape[:2], 1, 1):
+                vector = self.ref(self.reshape(name, v, shape[:2]), self.type(x).dtype)
+                return self.op(name, ChannelAdd(), x, vector)
+        return None
 
     def _promoted(self, name: str, xs: Sequence[Known]) -> Sequence[Known]:
         """Operands of one type: fp32 where they differ, as torch, jax and numpy do with floats."""

@@ -94,13 +94,6 @@ def _refuse_indices(t: Translator, *xs: Known) -> None:
         raise CannotTranslateError("of indices that are given")
 
 
-def as_numbers(t: Translator, x: Known) -> Known:
-    """Indices as floats of their shape, for arithmetic; exact up to 2^24."""
-    if isinstance(x, Ref) and x.name in t.flat.logical:
-        return t.flat.reshape(x.name, t.flat.cast(f"{x.name}.float", x, "fp32"), t.flat.logical[x.name])
-    return x
-
-
 def add(t: Translator, node: OnnxNode) -> Known:
     """`Add`, or the tokens of an image with their positions."""
     lhs, rhs = t.need(node, 0), t.need(node, 1)
@@ -178,7 +171,7 @@ def comparison(numpy: str) -> Translation:
             return np.asarray(getattr(np, numpy)(*known))
         if numpy not in OPERATIONS or all(name in t.model.indices for name in node.outputs):
             raise CannotTranslateError("of values that are not known while importing")
-        return t.flat.binary(node.name, numpy, *(as_numbers(t, x) for x in xs))  # 1.0 or 0.0
+        return t.flat.binary(node.name, numpy, *(t.flat.numbers(x) for x in xs))  # 1.0 or 0.0
 
     return translate
 
@@ -206,7 +199,7 @@ def cast(t: Translator, node: OnnxNode) -> Known:
         if t.flat.type(x).dtype == "int32":
             return x
         raise CannotTranslateError(f"to {dtype}")
-    return t.flat.cast(node.name, as_numbers(t, x), FLOATS[dtype])
+    return t.flat.cast(node.name, t.flat.numbers(x), FLOATS[dtype])
 
 
 def clip(t: Translator, node: OnnxNode) -> Known:
@@ -321,7 +314,7 @@ def expand(t: Translator, node: OnnxNode) -> Known:
     """`Expand`."""
     x, wanted = t.need(node, 0), t.numbers(node, 1) or []
     if isinstance(x, Ref) and not all(name in t.model.indices for name in node.outputs):
-        x = as_numbers(t, x)
+        x = t.flat.numbers(x)
     _refuse_indices(t, x)
     shape = np.broadcast_shapes(t.flat.shape(x), tuple(wanted))
     if isinstance(x, np.ndarray):

@@ -56,8 +56,7 @@ class Translator:
 
     def _indices(self, name: str, shape: tuple[int, ...]) -> Ref:
         """Whole numbers that the host gives."""
-        self.env[name] = given = self.flat.add(name, "input", (prod(shape),), "int32")
-        self.flat.logical[name] = shape
+        self.env[name] = given = self.flat.indices(name, shape)
         return given
 
     def run(self) -> None:

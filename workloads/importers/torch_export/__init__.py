@@ -100,12 +100,12 @@ def _declare_inputs(t: Translator, program: Exported, bound: Mapping[str, int]) 
         if dtype not in FLOATS and not shape:
             t.env[name] = np.asarray(bound.get(name, last))
         elif dtype not in FLOATS:
-            t.env[name] = t.flat.add(name, "input", (int(np.prod(shape)),), "int32")
+            t.env[name] = t.flat.indices(name, shape)
         else:
             t.env[name] = t.flat.add(name, "input", shape or (1,), FLOATS[dtype])
     for name in program.buffers:
         if program.dtypes[name] not in FLOATS:
-            t.env[name] = t.flat.add(name, "input", (int(np.prod(program.shapes[name])),), "int32")
+            t.env[name] = t.flat.indices(name, program.shapes[name])
 
 
 def _meta(program: Exported) -> dict[str, int | float | str]:

@@ -14,6 +14,7 @@ from compiler.ops import (
     Embedding,
     Expand,
     GlobalAvgPool,
+    GroupNorm,
     LayerNorm,
     Linear,
     Pad,
@@ -359,6 +360,30 @@ def _batch_norm(t: Translator, call: Call) -> Known:
     return t.flat.op(call.name, op, Ref(made.inputs[0]), Ref(filters), shift)
 
 
+def _group_norm(t: Translator, call: Call) -> Known:
+    x, groups = t.ref(call.args["input"]), cast("int", call.args["num_groups"])
+    shape, dtype = t.flat.shape(x), t.dtype(call)
+    gain, beta = call.args.get("weight"), call.args.get("bias")
+    ones, zeros = (np.full(shape[1], v, np.float32) for v in (1.0, 0.0))
+    scale = t.weight(gain.name) if isinstance(gain, Name) else t.flat.ref(ones, dtype)
+    shift = t.weight(beta.name) if isinstance(beta, Name) else t.flat.ref(zeros, dtype)
+    image = x if len(shape) == 4 else t.flat.reshape("image", x, (*shape[:2], 1, prod(shape[2:])))
+    assert isinstance(image, Ref)
+    op = GroupNorm(groups, cast("float", call.args.get("eps", 1e-5)))
+    return t.flat.reshape(call.name, t.flat.op(call.name, op, image, scale, shift), shape)
+
+
+def _upsample(t: Translator, call: Call) -> Known:
+    x, wanted = t.ref(call.args.get("input", call.args.get("self"))), t.shape(call)
+    shape = t.flat.shape(x)
+    factors = [w // n for w, n in zip(wanted, shape, strict=True)]
+    if factors[:2] != [1, 1] or factors[2] != factors[3] or shape[2] * factors[2] != wanted[2]:
+        raise WorkloadError(
+            f"{t.flat.name}: {call.name}: {list(shape)} to {list(wanted)}, want a whole factor"
+        )
+    return t.flat.upsample(call.name, x, factors[2], factors[3])
+
+
 def _max_pool(t: Translator, call: Call) -> Known:
     kernel = _pair(call.args["kernel_size"], 1)
     stride, padding = _pair(call.args.get("stride"), kernel[0]), _pair(call.args.get("padding"), 0)
@@ -472,6 +497,8 @@ OPERATORS: dict[str, Translation] = {
     "linear": _linear,
     "embedding": _embedding,
     "layer_norm": _layer_norm,
+    "group_norm": _group_norm,
+    "upsample_nearest2d": _upsample,
     "gelu": _gelu,
     "scaled_dot_product_attention": _attention,
     "conv2d": _conv2d,

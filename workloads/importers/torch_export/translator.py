@@ -65,8 +65,7 @@ class Translator:
         """Indices that follow from inputs only: worked out by the host, given to the program."""
         for name in call.outputs:
             if name in self.program.shapes:
-                size = prod(self.program.shapes[name])
-                self.env[name] = self.flat.add(name, "input", (size,), "int32")
+                self.env[name] = self.flat.indices(name, self.program.shapes[name])
 
     def _declared(self, call: Call, kind: str) -> None:
         """An operator that the user declared: elementwise, if its result is as large as its operand."""
