@@ -18,6 +18,8 @@ from compiler.ir.tiles import TileBuffer, TileGraph, TileInstr, TileLoop
 from compiler.isa import Buffer, operands
 
 SLACKS = (256, 64, 16, 0)  # positions a buffer is kept after its last use, if there is room for that
+STRETCH = 128  # positions that are looked up together
+MANY = 16  # stretches from which looking at all lives is cheaper; both only matter for speed
 ALIGNMENT = 64  # bytes; assumed: one DMA beat
 
 
@@ -159,32 +161,58 @@ def _pack(
     """
     limit = arch.partition_bytes(memory)
     bank = arch.bank_bytes(memory) if arch.memories[memory].kind == "accumulator" else 0
-    done: list[tuple[int, int, int, int]] = []  # (address, end, first, last), by address
+    done = _Occupied()
     peak, top = -1, ""
     for b in sorted(buffers, key=lambda b: (-b.slot_bytes * b.slots, b.name)):
         step, align = _step(b.slot_bytes, bank)
         size, life = step * b.slots, alive[b.name][b.slots > 1]
         for slack in slacks:
-            address = _lowest(done, size, align, life.first - slack, life.last + slack)
+            address = done.lowest(size, align, life.first - slack, life.last + slack)
             if address + size <= limit:
                 break
         placed[b.name] = _buffer(b, address, step)
-        insort(done, (address, address + size, life.first, life.last))
+        done.add(address, address + size, life.first, life.last)
         if address + size > peak:
             peak, top = address + size, b.name
     return top
 
 
-def _lowest(done: list[tuple[int, int, int, int]], size: int, align: int, born: int, dies: int) -> int:
-    """The lowest aligned address at which `size` bytes are free from `born` to `dies`."""
-    address = 0
-    for lo, hi, first, last in done:
-        if first <= dies and born <= last:
-            if address + size <= lo:
-                break
-            if hi > address:
-                address = -(-hi // align) * align
-    return address
+class _Occupied:
+    """Bytes that are taken, and when: (address, end, first, last) by address, for each stretch of time.
+
+    A life stands in every stretch it touches, so a question about a short time looks at few of them.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[tuple[int, int, int, int]] = []
+        self._stretches: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+
+    def add(self, address: int, end: int, first: int, last: int) -> None:
+        """Take `address` to `end` from `first` to `last`."""
+        entry = (address, end, first, last)
+        insort(self._all, entry)
+        for stretch in range(first // STRETCH, last // STRETCH + 1):
+            insort(self._stretches[stretch], entry)
+
+    def lowest(self, size: int, align: int, born: int, dies: int) -> int:
+        """The lowest aligned address at which `size` bytes are free from `born` to `dies`."""
+        address = 0
+        for lo, hi, first, last in self._within(born, dies):
+            if first <= dies and born <= last:
+                if address + size <= lo:
+                    break
+                if hi > address:
+                    address = -(-hi // align) * align
+        return address
+
+    def _within(self, born: int, dies: int) -> list[tuple[int, int, int, int]]:
+        low, high = born // STRETCH, dies // STRETCH
+        if high - low > MANY:
+            return self._all
+        if low == high:
+            return self._stretches.get(low, [])
+        found = {entry for stretch in range(low, high + 1) for entry in self._stretches.get(stretch, ())}
+        return sorted(found)
 
 
 def _step(slot_bytes: int, bank: int) -> tuple[int, int]:

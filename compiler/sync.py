@@ -13,6 +13,7 @@ order, so a program in that order cannot deadlock.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -56,6 +57,18 @@ class Touch(NamedTuple):
             and other.high <= self.high
         )
 
+    def without(self, other: Touch) -> tuple[Touch, ...]:
+        """What `other` leaves of this, as long as that is at most two parts; else all of it."""
+        if other.low <= self.low and self.high <= other.high:
+            before = self._replace(end=min(self.end, other.start))
+            behind = self._replace(start=max(self.start, other.end))
+            return tuple(part for part in (before, behind) if part.start < part.end)
+        if other.start <= self.start and self.end <= other.end:
+            before = self._replace(high=min(self.high, other.low))
+            behind = self._replace(low=max(self.low, other.high))
+            return tuple(part for part in (before, behind) if part.low < part.high)
+        return (self,)
+
     def runs_behind(self, other: Touch, distance: int) -> bool:
         """Whether this use, `distance` iterations later, comes behind `other` on a stream they share."""
         return (distance + self.stage, self.position) >= (other.stage, other.position)
@@ -94,7 +107,7 @@ class _Planner:
     def __init__(self, graph: TileGraph, placement: Placement, plan: SyncPlan) -> None:
         self._slots = graph.buffers
         self._placed = placement.buffers
-        self._overlaps = placement.overlaps
+        self._overlaps = {name: dict.fromkeys(others) for name, others in placement.overlaps.items()}
         self._plan = plan
 
     def visit(self, loop: TileLoop, times: int) -> Touches:
@@ -145,13 +158,21 @@ class _Planner:
                 child = [(name, touch) for name, touch in group if not (turn and name in rotating)]
                 if len(child) > 1:  # any of a child's uses may come first: all wait before one forgets
                     for name, touch in child:
-                        for other in self._overlaps[name]:
+                        for other in self._near(name, alive):
                             self._meet(alive[other], touch, turn, edges)
                 for name, touch in child:
-                    for other in self._overlaps[name]:
-                        if alive[other]:
-                            alive[other] = self._meet(alive[other], touch, turn, edges)
+                    for other in self._near(name, alive):
+                        alive[other] = self._meet(alive[other], touch, turn, edges)
+                        if not alive[other]:
+                            del alive[other]
                     alive[name].append((turn, touch))
+
+    def _near(self, name: str, alive: Mapping[str, object]) -> list[str]:
+        """The buffers under way that share bytes with `name`: the shorter list is looked through."""
+        overlaps = self._overlaps[name]
+        if len(overlaps) < len(alive):
+            return [other for other in overlaps if other in alive]
+        return [other for other in alive if other in overlaps]
 
     def _meet(
         self, earlier: list[tuple[int, Touch]], touch: Touch, turn: int, edges: Edges
@@ -169,8 +190,10 @@ class _Planner:
                 if old.stream != touch.stream and old.position != touch.position:
                     edges[old.stream, touch.stream].add(Edge(old.position, touch.position, turn - when))
                 together = old.position == touch.position and when == turn  # either may come last
-                if together or not (touch.writes and touch.covers(old)):
+                if together or not touch.writes:
                     kept.append((when, old))
+                else:
+                    kept += [(when, rest) for rest in old.without(touch)]
             elif not (old.writes == touch.writes and old.stream == touch.stream and touch.covers(old)):
                 kept.append((when, old))
         return kept
