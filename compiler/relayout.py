@@ -77,7 +77,8 @@ class _Agreement:
         wants = KERNELS[node.op.kind].wants(node, self.types, self.arch)
         before: list[Node] = []
         after: list[Node] = []
-        for i, want in enumerate(wants):
+        # An operand that shall lie like another comes when it is known how that one lies.
+        for i, want in sorted(enumerate(wants), key=lambda item: isinstance(item[1], Same)):
             asked = self._asked(want, names)
             root = self._root(names[i])
             if asked is None or self.groups[root].allows(asked):

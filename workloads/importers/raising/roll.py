@@ -141,18 +141,28 @@ def _region(
     inner = f"{name}.in"
     result = finals[-1]
     values[inner] = replace(values[init], name=inner, kind="activation")
+    inside = {node.name for layer in layers for node in layer}
+    elsewhere = {n for node, _ in graph.walk() if node.name not in inside for n in node.inputs}
+    renamed = {init: inner}
     for position, node in enumerate(first):
         for slot, weight in enumerate(node.inputs):
-            if _own(weight, values) and not values[weight].stacked:
-                copies = [layer[position].inputs[slot] for layer in layers]
-                if len(set(copies)) == 1:
-                    continue
-                values[weight] = replace(values[weight], stacked=len(layers))
-                if all(copy in arrays for copy in copies):
-                    arrays[weight] = np.stack([arrays[copy] for copy in copies])
+            copies = [layer[position].inputs[slot] for layer in layers]
+            if not _own(weight, values) or len(set(copies)) == 1 or weight in renamed:
+                continue
+            # One that is read outside of the layers too stays there, and the layers have a copy.
+            stack = f"{weight}.layers" if elsewhere.intersection(copies) else weight
+            renamed[weight] = stack
+            values[stack] = replace(values[weight], name=stack, stacked=len(layers))
+            if all(copy in arrays for copy in copies):
+                arrays[stack] = np.stack([arrays[copy] for copy in copies])
     final = finals[0]
     nodes = tuple(
-        replace(node, inputs=tuple(inner if n == init else n for n in node.inputs)) for node in first
+        replace(
+            node,
+            inputs=tuple(renamed.get(n, n) for n in node.inputs),
+            outputs=tuple(renamed.get(n, n) for n in node.outputs),
+        )
+        for node in first
     )
     return Repeat(name, len(layers), nodes, (Carry(init, inner, final, result),))
 

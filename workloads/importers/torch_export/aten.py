@@ -95,7 +95,7 @@ def _cast(t: Translator, call: Call) -> Known:
     x = t.value(_first(call))
     if isinstance(x, np.ndarray):
         return x.astype(bool) if t.program.dtypes[call.outputs[0]] == "bool" else x
-    return t.flat.cast(call.name, x, t.dtype(call))
+    return t.flat.cast(call.name, t.flat.numbers(x), t.dtype(call))
 
 
 def _arange(t: Translator, call: Call) -> Known:
