@@ -26,6 +26,7 @@ MODELS = (
     "mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "qwen1.5-moe-a2.7b", "moe-tiny",
     "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-tiny",
     "mamba2-2.7b", "mamba2-tiny",
+    "sd15-unet", "sdxl-unet", "unet-tiny", "sd-vae-decoder", "vae-tiny",
     "vit-b16", "vit-l16", "vit-tiny", "bert-base", "bert-large", "bert-tiny", "resnet50", "resnet-tiny",
 )  # fmt: skip
 

@@ -25,6 +25,11 @@ TEXTS += ["whisper-test:encode,batch=2", "whisper-test:prefill,batch=2,seq=5"]
 TEXTS += ["whisper-test:decode,batch=3,context=17", "whisper-test:verify,batch=2,tokens=3,context=17"]
 TEXTS += ["t5-tiny:encode,batch=2,seq=19", "t5-tiny:prefill,batch=2,seq=5,source=19"]
 TEXTS += ["t5-tiny:decode,batch=3,context=17,source=9", "t5-tiny:verify,batch=2,tokens=3,context=17"]
+TEXTS += [
+    "unet-tiny:batch=1,text=5",
+    "unet-tiny:batch=1,guidance=0,latent=4,text=3",
+    "vae-tiny:batch=1,latent=4",
+]
 CASES = [(text, turn) for turn, text in enumerate(TEXTS)]
 
 

@@ -29,6 +29,9 @@ PUBLISHED = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     "mamba2-2.7b": 2_702_599_680 + 50_288 * 2560,  # tied: our head is the embedding a second time
+    "sd15-unet": 859_520_964,
+    "sdxl-unet": 2_567_463_684,
+    "sd-vae-decoder": 49_490_179 + 20,  # with the 1x1 convolution in front
     "vit-b16": 86_567_656,
     "vit-l16": 304_326_632,
     "bert-base": 109_482_240,

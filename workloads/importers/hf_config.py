@@ -9,6 +9,7 @@ from pathlib import Path
 from compiler.ops.moe import SCORES
 from workloads import bert, deepseek, llama, mamba, resnet, vit
 from workloads.errors import WorkloadError, nearest
+from workloads.importers.diffusers_config import read_unet, read_vae
 from workloads.importers.hf_decoders import gemma, gpt2, gpt_oss
 from workloads.importers.hf_fields import Config, rope_base
 from workloads.importers.hf_multimodal import read_clip, read_llava, read_t5, read_whisper
@@ -250,6 +251,8 @@ FAMILIES: dict[str, Callable[[Config], tuple[Request, ...]]] = {
     "vit": _vit,
     "bert": _bert,
     "resnet": _resnet,
+    "UNet2DConditionModel": read_unet,
+    "AutoencoderKL": read_vae,
 }
 
 
@@ -274,7 +277,7 @@ def read_config(name: str, text: str) -> Workload:
         raise WorkloadError("\n".join(f"{name}: {key}: got the key twice, want it once" for key in twice))
     if not isinstance(fields, dict):
         raise WorkloadError(f"{name}: got a {type(fields).__name__}, want an object")
-    family = fields.get("model_type")
+    family = fields.get("model_type", fields.get("_class_name"))  # the second: diffusers
     if not isinstance(family, str) or family not in FAMILIES:
         hint = nearest(family, FAMILIES) if isinstance(family, str) else ""
         raise WorkloadError(f"{name}: model_type: got {family!r}, want one of: {', '.join(FAMILIES)}{hint}")
