@@ -115,7 +115,9 @@ def config_of(name):
     return json.loads((resources.files(workloads) / "configs" / f"{name}.json").read_text())
 
 
-LLAMAS = [name for name in MODELS if config_of(name)["model_type"] in ("llama", "mistral", "qwen2", "qwen3")]
+LLAMAS = [
+    name for name in MODELS if config_of(name).get("model_type") in ("llama", "mistral", "qwen2", "qwen3")
+]
 
 
 def llama_sizes(name):
