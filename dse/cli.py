@@ -281,7 +281,9 @@ def compile_command(
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
     dump: Annotated[str, typer.Option(help="graph | fused | tiles | program | memory.")] = "program",
-    numerics: Annotated[bool, typer.Option("--numerics", help="Execute it against the reference.")] = False,
+    numerics: Annotated[bool, typer.Option("--numerics", help="Execute it; errors of ops, outputs.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Run every check and list them.")] = False,
+    report: ReportOut = None,
     json: JsonOut = None,
 ) -> None:
     """Compile only, and show what came of it."""
@@ -291,8 +293,10 @@ def compile_command(
     if dump not in DUMPS:
         fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{nearest(dump, DUMPS)}"])
     point = make_point(arch, workload, sets, options, "event", 0)
-    if numerics:
-        _numerics(point, json)
+    if report is not None and not numerics:
+        fail(["--report: got no --numerics, want both: the report is of the errors of each op"])
+    if numerics or verify:
+        _prove(point, json, report, numerics=numerics, verify=verify)
     with user_errors(), infeasible_exits(), alive(f"{workload} on {arch}"):
         text = dump_point(point, dump)
         emit({"dump": dump, "text": text}, json, None)
@@ -326,17 +330,19 @@ def kernel(
     raise typer.Exit(OK if report.passed else PARTIAL)
 
 
-def _numerics(point: Point, json: str | None) -> NoReturn:
-    """Execute the program and show how far it is from the reference."""
-    from dataclasses import asdict
-
-    from dse.numerics import numerics
-    from dse.present import numerics_table
+def _prove(point: Point, json: str | None, folder: Path | None, *, numerics: bool, verify: bool) -> NoReturn:
+    """Show what was checked and executed, and exit by what came of it."""
+    from dse.proofs import proof_view, prove
 
     with user_errors(), infeasible_exits(), alive(f"{point.workload} on {point.arch}"):
-        found = numerics(point)
-        emit([{**asdict(item), "passed": item.passed} for item in found], json, numerics_table(found))
-    raise typer.Exit(OK if all(item.passed for item in found) else PARTIAL)
+        proof = prove(point, verify=verify, numbers=numerics)
+        if folder is not None:
+            from studies.numerics import write_numerics
+
+            with writing("--report", folder):
+                write_numerics(proof.ops, folder)
+        emit(proof.record(), json, proof_view(proof))
+    raise typer.Exit(OK if proof.passed else PARTIAL)
 
 
 @app.command()

@@ -45,13 +45,15 @@ def run_program(
     order: Iterable[Timed] | None = None,
     *,
     strict: bool = False,
+    inner: bool = False,
 ) -> dict[str, Array]:
     """Execute `program` on its real addresses; the logical arrays of its outputs and states.
 
     `feeds` is as in `run_graph`. Without `order` the streams run as the channels allow. With it (every
     dynamic instruction with its start and end) operands are read at the start and results written at
     the end, so a missing semaphore shows as a wrong result. On-chip memory starts as NaN; with
-    `strict`, reading a byte that was never written raises VerifyError.
+    `strict`, reading a byte that was never written raises VerifyError. With `inner`, also what every
+    other DRAM buffer of a known value holds in the end: in a region, that is of its last iteration.
     Results are float32 (int32 for integer types).
     """
     machine = Machine(program, arch, strict)
@@ -67,9 +69,9 @@ def run_program(
             _run_in_program_order(machine, program)
         else:
             _run_in_time_order(machine, program, order)
+    wanted = {**(_inner(dram, shapes) if inner else {}), **_results(program, dram)}
     return {
-        name: _load(machine, buffer, layouts.get(name, Layout()), shapes)
-        for name, buffer in _results(program, dram).items()
+        name: _load(machine, buffer, layouts.get(name, Layout()), shapes) for name, buffer in wanted.items()
     }
 
 
@@ -162,6 +164,11 @@ def _load(machine: Machine, buffer: Buffer, layout: Layout, shapes: Mapping[str,
     starts = [buffer.address + slot * buffer.slot_bytes for slot in range(buffer.slots if stacked else 1)]
     arrays = [_plain(layout.unpack(data[at : at + size].view(dtype), piece)) for at in starts]
     return np.stack(arrays) if stacked else arrays[0]
+
+
+def _inner(dram: list[Buffer], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Buffer]:
+    """The buffer of each value; of values that share one, that of the last."""
+    return {b.tensor or b.name: b for b in dram if b.kind == "activation" and (b.tensor or b.name) in shapes}
 
 
 def _results(program: Program, dram: list[Buffer]) -> dict[str, Buffer]:

@@ -19,12 +19,15 @@ Array = npt.NDArray[Any]
 FED_KINDS = ("input", "weight", "table", "state")
 
 
-def run_graph(graph: Graph, feeds: Mapping[str, Array], *, round_storage: bool = True) -> dict[str, Array]:
+def run_graph(
+    graph: Graph, feeds: Mapping[str, Array], *, round_storage: bool = True, inner: bool = False
+) -> dict[str, Array]:
     """Outputs and final states of `graph`, each in the numpy type of its dtype.
 
     `feeds` holds every input, weight, table and state (stacked values with a leading copies axis) and
     is left as it is. With `round_storage` each op's result is rounded to its dtype, as storing it
-    does; without, everything is float32 from feeds to results.
+    does; without, everything is float32 from feeds to results. With `inner`, also every activation; in a
+    region, that of its last iteration.
     """
     run = _Run(graph, feeds, round_storage)
     for node in graph.nodes:
@@ -33,7 +36,8 @@ def run_graph(graph: Graph, feeds: Mapping[str, Array], *, round_storage: bool =
         else:
             run.node(node)
     states = [value.name for value in graph.values if value.kind == "state"]
-    return {name: run.result(name) for name in dict.fromkeys((*graph.outputs, *states))}
+    made = [name for name in run.env if run.values[name].kind == "activation"] if inner else []
+    return {name: run.result(name) for name in dict.fromkeys((*made, *graph.outputs, *states))}
 
 
 class _Run:

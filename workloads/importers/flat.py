@@ -76,24 +76,29 @@ class Unsupported:
     """Operations that no translation was found for."""
 
     names: dict[str, list[str]] = field(default_factory=dict)
-    flops: Counter[str] = field(default_factory=Counter)
+    elements: Counter[str] = field(default_factory=Counter)
 
-    def add(self, kind: str, name: str, flops: int) -> None:
+    def add(self, kind: str, name: str, elements: int) -> None:
         """Note one."""
         self.names.setdefault(kind, []).append(name)
-        self.flops[kind] += flops
+        self.elements[kind] += elements
 
-    def check(self, where: str, known_flops: int) -> None:
-        """Raise WorkloadError with all of them, their number and share of the work, if there are any."""
+    def check(self, where: str, known: int) -> None:
+        """Raise WorkloadError with all, their number, and their share of the elements of all results.
+
+        `known` is the number of elements of the results of operations that were translated.
+        """
         if not self.names:
             return
-        total = known_flops + sum(self.flops.values())
+        total = known + sum(self.elements.values())
         lines = [f"{where}: {sum(map(len, self.names.values()))} operations cannot be translated"]
-        for kind in sorted(self.names, key=lambda k: (-self.flops[k], k)):
+        for kind in sorted(self.names, key=lambda k: (-self.elements[k], k)):
             found = self.names[kind]
             shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-            share = self.flops[kind] / total if total else 0.0
-            lines.append(f"{where}: {kind}: {len(found)} times ({shown}), about {share:.1%} of the elements")
+            share = self.elements[kind] / total if total else 0.0
+            lines.append(
+                f"{where}: {kind}: {len(found)} times ({shown}), {share:.2%} of all results' elements"
+            )
         lines.append(f"{where}: declare such as cost-only elementwise work with opaque=NAME+NAME")
         raise WorkloadError("\n".join(lines))
 
@@ -234,6 +239,11 @@ class FlatGraph:
         """Stand in for an operation that is not understood, so that all of them are found at once."""
         self.unsupported.add(kind, name, prod(shape))
         return self.stand_in(name, shape, dtype)
+
+    def check(self, where: str) -> None:
+        """Raise WorkloadError if an operation was not understood."""
+        results = [value for value in self.values.values() if value.kind == "activation"]
+        self.unsupported.check(where, sum(value.type.elements for value in results))
 
     def stand_in(self, name: str, shape: Sequence[int] = (), dtype: str = "fp32") -> Ref:
         """A value for what was not translated; the graph will be refused."""

@@ -128,7 +128,7 @@ def import_model(
     translator.run()
     outputs = [flat.before_reshape(flat.ref(translator.env[name], "fp32")) for name in model.outputs]
     graph = flat.graph(outputs, _meta(model, flat))
-    flat.unsupported.check(str(path), graph.flops)
+    flat.check(str(path))
     rolled = roll(graph, flat.paths, flat.weights)
     return ImportedModel(rolled.graph, rolled.weights)
 

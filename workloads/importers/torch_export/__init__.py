@@ -67,7 +67,7 @@ def import_program(
     refs = [flat.ref(translator.env[name], "fp32") for name in program.outputs]
     outputs = [flat.before_reshape(ref) for ref in refs if ref.name not in flat.caches]
     graph = flat.graph(outputs, _meta(program))
-    flat.unsupported.check(str(path), graph.flops)
+    flat.check(str(path))
     rolled = roll(graph, flat.paths, flat.weights)
     return ImportedModel(rolled.graph, rolled.weights)
 

@@ -1,0 +1,105 @@
+"""Checks and errors that are shown to users: what they say, and that they can fail."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.ir.dtype import numpy_dtype
+from dse.numerics import OpError, first_diverging, last_place, op_errors
+from dse.point import Point
+from dse.proofs import Proof, prove
+from dse.verify import Check, verify_point
+from tests.dse.test_cli import dse
+
+LLAMA = Point("trn2", "llama-tiny:prefill,seq=33")
+
+
+def test_each_op_has_its_error_beside_that_of_rounding_alone() -> None:
+    found = op_errors(LLAMA)
+    assert [item.op for item in found if item.op.startswith("layer.")][-1] == "layer.mlp_add"
+    assert found[-1].op == "head"
+    for item in found:
+        assert 0 < item.relative <= item.tolerance
+        assert 0 < item.rounding < 0.02
+        assert item.ulp < 4
+
+
+def test_an_error_of_one_op_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dse.numerics as module
+
+    run = module.run_program
+
+    def wrong(*args: object, **options: object) -> dict[str, np.ndarray]:
+        got = run(*args, **options)  # type: ignore[arg-type]
+        return {**got, "layer.gated": got["layer.gated"] * 1.5} if "layer.gated" in got else got
+
+    monkeypatch.setattr(module, "run_program", wrong)
+    found = op_errors(LLAMA)
+    first = first_diverging(found)
+    assert first is not None
+    assert first.op == "layer.gated"
+    assert not Proof((), found, ()).passed
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16", "fp8e4", "fp8e5"])
+@pytest.mark.parametrize("value", [1.0, 3.3, 0.07])
+def test_last_place_is_the_distance_to_the_next_number(dtype: str, value: float) -> None:
+    start = np.asarray(value, numpy_dtype(dtype))
+    above = np.nextafter(start, np.asarray(np.inf, numpy_dtype(dtype)))
+    assert last_place(value, dtype) == float(above) - float(start)
+    assert last_place(value, "int8") == 1.0
+
+
+def test_nan_fails_and_is_null_in_json() -> None:
+    nan = float("nan")
+    proof = Proof((), (OpError("a", "linear", "bf16", nan, nan, nan, 0.0, 0.04),), ())
+    assert not proof.passed
+    assert proof.record()["ops"][0]["relative"] is None
+
+
+def test_every_check_is_listed_with_what_it_looked_at() -> None:
+    found = verify_point(LLAMA)
+    assert [item.name for item in found[:3]] == [
+        "graph",
+        "graph after passes",
+        "program: memories, operands, limits, channels",
+    ]
+    assert {"races", "deadlock", "audit of the simulation", "numbers"} <= {item.name for item in found}
+    assert all(item.passed and item.looked_at for item in found)
+
+
+def test_a_check_that_is_left_out_says_why() -> None:
+    found = {item.name: item for item in verify_point(Point("trn2", "llama3-8b:decode,layers=2"))}
+    assert found["races"].passed is None or found["numbers"].passed is not None
+    for item in found.values():
+        assert (item.passed is None) == ("left out" in item.looked_at)
+
+
+def test_a_failed_check_fails_the_proof_but_one_left_out_does_not() -> None:
+    assert Proof((Check("a", "b", None),), (), ()).passed
+    assert not Proof((Check("a", "b", passed=False),), (), ()).passed
+    assert prove(Point("trn1", "softmax:rows=70,cols=100"), verify=True, numbers=False).outputs == ()
+
+
+def test_verify_and_numerics_of_the_command_line(tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    code, out, _ = dse(
+        "compile", "edge-npu", "bert-tiny", "--verify", "--numerics", "--report", str(folder), "--json", "-"
+    )
+    data = json.loads(out)
+    assert code == 0, data
+    assert set(data) == {"checks", "ops", "outputs"}
+    with (folder / "numerics.csv").open() as file:
+        assert [row["op"] for row in csv.DictReader(file)] == [item["op"] for item in data["ops"]]
+    assert (folder / "numerics.png").stat().st_size > 10_000
+
+
+def test_report_without_numerics_is_refused(tmp_path: Path) -> None:
+    code, _, err = dse("compile", "trn1", "bert-tiny", "--report", str(tmp_path / "r"))
+    assert code == 2
+    assert "--numerics" in err
