@@ -29,7 +29,7 @@ from compiler.kernels.flash import (
     row_limit,
 )
 from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, split_last
-from compiler.kernels.site import Site, bank_pitch, base_block, head_block
+from compiler.kernels.site import Site, bank_pitch, base_block, head_block, turned_block
 from compiler.kernels.strips import blocked, tile_counts
 from compiler.kernels.transpose import check_rows
 from compiler.kernels.wants import Features, Fixed, Kernel, Want
@@ -41,7 +41,8 @@ WIDE = 16384  # bytes a partition of a tile of weights; assumed
 def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, LatentDecode)
-    queries = Fixed(feature_blocked(head_block(arch, types[node.inputs[2]].shape[2])))
+    cache = types[node.inputs[2]]
+    queries = Fixed(feature_blocked(turned_block(arch, cache.shape[2], cache.dtype)))
     rotary = Fixed(feature_blocked(head_block(arch, op.rope)))
     return queries, rotary, Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), queries
 
@@ -130,7 +131,9 @@ class _Decode:
                 for h in b.tiles(op.heads, self.rows, "h"):
                     self._heads(cache, (queries, rotary), results, n.start, h)
             target = self.site.outputs[0].tensor.split(1, self.sizes.head_blocks)
-            b.dma(target[:, :, :, columns], results[:], "output")
+            alone = part.size == 1 and op.heads <= self.rows  # then this loop is the one with stages
+            with b.stage(SKEW + 1 if alone else 0):
+                b.dma(target[:, :, :, columns], results[:], "output")
 
     def _at_once(self) -> int:
         """Sequences whose queries and results take a quarter of the scratchpad."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Tensor
+from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import TensorType
 from compiler.ir.layout import Layout
 from compiler.ops.base import Op
@@ -58,6 +59,13 @@ def base_block(arch: ArchSpec) -> int:
 def head_block(arch: ArchSpec, head_dim: int) -> int:
     """Block of a value cut in heads: the largest divisor of a head that fits, so heads start at 0."""
     return max(d for d in range(1, min(head_dim, base_block(arch)) + 1) if head_dim % d == 0)
+
+
+def turned_block(arch: ArchSpec, extent: int, dtype: str) -> int:
+    """Block of a value that the array turns: the largest divisor of `extent` that fits it and one bank."""
+    bank = max(1, arch.bank_bytes(arch.accumulator) // dtype_bytes(dtype))
+    most = min(base_block(arch), bank, arch.array.moving_max)
+    return max(d for d in range(1, min(extent, most) + 1) if extent % d == 0)
 
 
 def bank_pitch(arch: ArchSpec, elements: int, itemsize: int) -> int:

@@ -20,7 +20,7 @@ from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Affine
 from compiler.kernels.conv1d import stretched
-from compiler.kernels.site import Site, base_block, head_block
+from compiler.kernels.site import Site, base_block, turned_block
 from compiler.kernels.strips import blocked
 from compiler.kernels.wants import Fixed, Kernel, Want
 from compiler.ops.ssm import SsdScan
@@ -33,8 +33,9 @@ SHARE = 3  # of the scratchpad for one chunk, as chunks at four stages keep some
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, SsdScan)
-    x = Fixed(feature_blocked(head_block(arch, op.head_dim)))
-    mixed = Fixed(feature_blocked(head_block(arch, op.state)))
+    dtype = types[node.inputs[0]].dtype
+    x = Fixed(feature_blocked(turned_block(arch, op.head_dim, dtype)))
+    mixed = Fixed(feature_blocked(turned_block(arch, op.state, dtype)))
     return (x, _PLAIN, mixed, _PLAIN, _PLAIN, _PLAIN, x)
 
 
@@ -56,7 +57,7 @@ class _Sizes:
         arch, dtype = site.arch, site.inputs[0].type.dtype
         bank = arch.bank_bytes(arch.accumulator) // 4
         chunk = min(base_block(arch), op.seq, op.chunk, bank, arch.array.moving_max)
-        block, state_block = head_block(arch, op.head_dim), head_block(arch, op.state)
+        block, state_block = site.inputs[0].block, site.inputs[2].block
         each = op.heads // op.groups
         sizes = [
             cls(chunk, heads, block, op.head_dim // block, state_block, op.state // state_block, dtype)
@@ -312,16 +313,17 @@ class _Scan:
         now, later = (self._tile(name, *shape, dtype=z.dtype) for name in ("now", "later"))
         bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // dtype_bytes(z.dtype)
         for g in b.tiles(z.heads, max(1, min(z.heads, bank // width)), "xg"):
-            turned = b.accumulator(
-                (chunk.size, g.size, width), dtype=z.dtype, slots=self.site.slots, name="x.t"
-            )
-            for h in b.tiles(g.size, 1, "xh"):
-                for j in range(z.blocks):
-                    target = turned[:, h.start, (j * z.block, z.block)]
-                    b.transpose(target, chunk.x[:, (g.start + h.start) * z.blocks + j])
             heads = (g.start, g.size)
-            for rows, scale in ((now, chunk.delta), (later, chunk.left)):
-                b.tensor_tensor(rows[:, heads], turned[:], stretched(scale, width)[:, heads], "multiply")
+            for part in _spans(width, max(1, bank // z.block) * z.block):
+                shape = (chunk.size, g.size, part[1])
+                turned = b.accumulator(shape, dtype=z.dtype, slots=self.site.slots, name="x.t")
+                for h in b.tiles(g.size, 1, "xh"):
+                    for at in range(0, part[1], z.block):
+                        index = (g.start + h.start) * z.blocks + (part[0] + at) // z.block
+                        b.transpose(turned[:, h.start, (at, z.block)], chunk.x[:, index])
+                for rows, scale in ((now, chunk.delta), (later, chunk.left)):
+                    factor = stretched(scale, part[1])[:, heads]
+                    b.tensor_tensor(rows[:, heads, part], turned[:], factor, "multiply")
         return now, later
 
     def _outputs(
@@ -345,18 +347,18 @@ class _Scan:
     def _update(self, state: Tensor, later: Tensor, chunk: _Chunk) -> None:
         """The state behind the chunk: what was there, decayed, and what the chunk adds."""
         b, z, width = self.b, self.sizes, self.op.head_dim
-        bank = self.site.arch.bank_bytes(self.site.arch.accumulator) // 4
-        at_once = max(1, min(z.heads, min(bank, self.site.arch.array.moving_max) // width))
-        last = stretched(chunk.grown, width)
+        arch, last = self.site.arch, stretched(chunk.grown, width)
+        most = min(arch.bank_bytes(arch.accumulator) // 4, arch.array.moving_max)
         for i in range(z.state_blocks):
-            for g in b.tiles(z.heads, at_once, "ug"):
+            for g in b.tiles(z.heads, max(1, min(z.heads, most // width)), "ug"):
                 heads = (g.start, g.size)
-                added = b.accumulator((z.state_block, g.size, width), slots=self.site.slots, name="added")
-                b.matmul(added[:], chunk.mixed[:, i], later[:, heads])
-                b.tensor_tensor(
-                    state[:, i, heads], state[:, i, heads], last[:, heads, chunk.size - 1], "multiply"
-                )
-                b.tensor_tensor(state[:, i, heads], state[:, i, heads], added[:], "add")
+                for part in _spans(width, most):
+                    shape = (z.state_block, g.size, part[1])
+                    added = b.accumulator(shape, slots=self.site.slots, name="added")
+                    b.matmul(added[:], chunk.mixed[:, i], later[:, heads, part])
+                    kept = state[:, i, heads, part]
+                    b.tensor_tensor(kept, kept, last[:, heads, chunk.size - 1, part], "multiply")
+                    b.tensor_tensor(kept, kept, added[:], "add")
 
 
 def _too_small(site: Site, need: int) -> Infeasible:

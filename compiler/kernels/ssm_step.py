@@ -16,7 +16,7 @@ from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
 from compiler.isa import Affine
 from compiler.kernels.conv1d import stretched
-from compiler.kernels.site import Port, Site, base_block, head_block
+from compiler.kernels.site import Port, Site, bank_pitch, base_block, turned_block
 from compiler.kernels.strips import blocked
 from compiler.kernels.transpose import check_rows
 from compiler.kernels.wants import Fixed, Kernel, Want
@@ -25,13 +25,15 @@ from compiler.ops.ssm import SsdStep
 _PLAIN = Fixed(ROW_MAJOR)
 
 
-def _feature_block(arch: ArchSpec, op: SsdStep) -> int:
+def _feature_block(arch: ArchSpec, op: SsdStep, dtype: str) -> int:
     """Features a block: some whole heads of one group, or a divisor of a head."""
-    if op.head_dim > base_block(arch):
-        return head_block(arch, op.head_dim)
+    own = turned_block(arch, op.head_dim, dtype)
+    if own < op.head_dim:
+        return own
     each = op.heads // op.groups
-    most = base_block(arch) // op.head_dim
-    return op.head_dim * max(n for n in range(1, most + 1) if each % n == 0)
+    most = min(base_block(arch), arch.bank_bytes(arch.accumulator) // dtype_bytes(dtype))
+    most = min(most, arch.array.moving_max) // op.head_dim
+    return op.head_dim * max(n for n in range(1, max(1, most) + 1) if each % n == 0)
 
 
 def state_layout(block: int) -> Layout:
@@ -42,8 +44,9 @@ def state_layout(block: int) -> Layout:
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     op = node.op
     assert isinstance(op, SsdStep)
-    block = head_block(arch, op.state)
-    x, state = Fixed(feature_blocked(_feature_block(arch, op))), Fixed(state_layout(block))
+    dtype = types[node.inputs[1]].dtype
+    block = turned_block(arch, op.state, dtype)
+    x, state = Fixed(feature_blocked(_feature_block(arch, op, dtype))), Fixed(state_layout(block))
     return (state, x, _PLAIN, Fixed(feature_blocked(block)), _PLAIN, _PLAIN, _PLAIN, x, state)
 
 
@@ -79,6 +82,12 @@ class _Step:
     def block(self) -> int:
         """Features a block."""
         return self.site.inputs[1].block
+
+    @property
+    def bank(self) -> int:
+        """Elements of an accumulator bank."""
+        arch = self.site.arch
+        return arch.bank_bytes(arch.accumulator) // dtype_bytes(self.site.inputs[1].type.dtype)
 
     @property
     def states(self) -> int:
@@ -172,17 +181,21 @@ class _Step:
         b, (kept, new), (first, group) = self.b, tiles, where
         block, blocks, count = self.block, own.size // self.block, kept.shape[1]
         dtype, slots = here.x.dtype, self.site.slots
-        rows = b.accumulator((self.states, blocks, block), dtype=dtype, slots=slots, name="rows")
+        pitch = bank_pitch(self.site.arch, block, dtype_bytes(dtype)) if blocks * block > self.bank else block
+        rows = b.accumulator((self.states, blocks, pitch), dtype=dtype, slots=slots, name="rows")
+        added = rows[:, :, (0, block)]
         for j in b.tiles(blocks, 1, "j"):
             column = stretched(here.scaled.pick(1, first // block + j.start).pick(1, n), self.states)
-            b.transpose(rows[:, j.start], column[:])
+            b.transpose(rows[:, j.start, (0, block)], column[:])
         total = b.accumulator((block, blocks), slots=slots, name="y")
         for i in range(count):
             entering, leaving = (
                 here.mixed.pick(1, (group + side) * count + i)[:, (n, 1)] for side in (0, self.op.groups)
             )
-            target, source = (tile[:, i, (own.start, own.size)] for tile in (new, kept))
-            b.tensor_tensor(target, rows.merge(1)[:], source, "add", scale=entering)
+            target, source = (
+                tile.pick(1, i).part(1, own.start, own.size).split(1, block)[:] for tile in (new, kept)
+            )
+            b.tensor_tensor(target, added, source, "add", scale=entering)
             for j in b.tiles(blocks, 1, "k"):
                 part = new[:, i, (own.start + j.start * block, block)]
                 b.matmul(total[:, (j.start, 1)], part, leaving, reset=None if i else ())
