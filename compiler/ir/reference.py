@@ -13,7 +13,6 @@ import numpy.typing as npt
 from compiler.errors import CompileError
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Node, Repeat, Value
-from compiler.ops.move import Embedding
 
 Array = npt.NDArray[Any]
 FED_KINDS = ("input", "weight", "table", "state")
@@ -140,13 +139,13 @@ def _constants(graph: Graph) -> dict[str, Array]:
 
 def _index_bounds(graph: Graph) -> dict[str, int]:
     """Rows of the smallest table that each index input selects from."""
-    types = graph.value_map()
+    values = graph.value_map()
     bounds: dict[str, int] = {}
     for node, _ in graph.walk():
-        if isinstance(node.op, Embedding):
-            ids, table = node.inputs
-            count = types[table].type.shape[0]
-            bounds[ids] = min(count, bounds.get(ids, count))
+        named = dict(zip(node.op.roles, node.inputs, strict=True))
+        ins = tuple(values[name].type for name in node.inputs)
+        for role, count in node.op.index_bounds(ins).items():
+            bounds[named[role]] = min(count, bounds.get(named[role], count))
     return bounds
 
 

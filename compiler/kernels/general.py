@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from arch_configs.spec import ArchSpec
-from compiler.builder import Builder
+from compiler.builder import Builder, Tensor
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Access
@@ -14,6 +14,7 @@ from compiler.kernels.site import Site
 from compiler.kernels.views import copy_view, layout_pairs, plain, pointwise, spread_to
 from compiler.kernels.wants import Anything, Fixed, Kernel, Want
 from compiler.ops.elementwise import Select
+from compiler.ops.positions import Update
 from compiler.ops.tensor import Concat, Expand, Pad, Permute, Reshape, Slice
 
 _PLAIN = Fixed(ROW_MAJOR)
@@ -69,15 +70,36 @@ def pad(b: Builder, site: Site) -> None:
     """Lower `Pad`: the operand to its place, and slabs of the value around it, axis by axis."""
     op, x, out = site.op, site.inputs[0], plain(site.outputs[0])
     assert isinstance(op, Pad)
-    inside = out
-    for axis, (low, high) in enumerate(zip(op.low, op.high, strict=True)):
-        size = x.type.shape[axis]
-        for start, length in ((0, low), (low + size, high)):
+    for (slab,) in _slabs((out,), op.low, x.type.shape):
+        pointwise(b, site, slab, (), lambda y, _: b.memset(y, op.value))
+    copy_view(b, site, _inside(out, op.low, x.type.shape), plain(x))
+
+
+def update(b: Builder, site: Site) -> None:
+    """Lower `Update`: the part to its place, and slabs of x around it."""
+    op, (x, part), out = site.op, site.inputs, plain(site.outputs[0])
+    assert isinstance(op, Update)
+    for target, source in _slabs((out, plain(x)), op.starts, part.type.shape):
+        copy_view(b, site, target, source)
+    copy_view(b, site, _inside(out, op.starts, part.type.shape), plain(part))
+
+
+def _inside(view: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+    """The box of `sizes` from `starts` on."""
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        view = view.part(axis, start, size)
+    return view
+
+
+def _slabs(
+    views: tuple[Tensor, ...], starts: Sequence[int], sizes: Sequence[int]
+) -> Iterator[tuple[Tensor, ...]]:
+    """What lies around a box in views of one shape: slabs on each axis, within the box on those before."""
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        for first, length in ((0, start), (start + size, views[0].shape[axis] - start - size)):
             if length:
-                slab = inside.part(axis, start, length)
-                pointwise(b, site, slab, (), lambda y, _: b.memset(y, op.value))
-        inside = inside.part(axis, low, size)
-    copy_view(b, site, inside, plain(x))
+                yield tuple(view.part(axis, first, length) for view in views)
+        views = tuple(view.part(axis, start, size) for view in views)
 
 
 def relayout(b: Builder, site: Site) -> None:
@@ -107,5 +129,6 @@ def select(b: Builder, site: Site) -> None:
 MOVE = Kernel(plain_wants, move)
 CONCAT = Kernel(_concat_wants, concat)
 PAD = Kernel(plain_wants, pad)
+UPDATE = Kernel(plain_wants, update)
 RELAYOUT = Kernel(_any_wants, relayout)
 SELECT = Kernel(plain_wants, select)

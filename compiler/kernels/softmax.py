@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -27,7 +27,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
 
 def softmax(b: Builder, site: Site) -> None:
     """Lower `Softmax`: rows that fit are read once, longer ones twice."""
-    site = _as_rows(site)
+    site = as_rows(site)
     x = site.inputs[0]
     rows, columns = x.type.shape
     size = 2 * dtype_bytes(x.type.dtype) + 4
@@ -39,7 +39,7 @@ def softmax(b: Builder, site: Site) -> None:
             _long_rows(b, site, r, strip_block(site, columns, size, 1024))
 
 
-def _as_rows(site: Site) -> Site:
+def as_rows(site: Site) -> Site:
     """The same op on [rows, last axis]."""
 
     def flat(port: Port) -> Port:
@@ -116,19 +116,27 @@ def reduce(b: Builder, site: Site) -> None:
     """
     op, x, out = site.op, site.inputs[0], site.outputs[0]
     assert isinstance(op, Reduce)
-    first, last = op.axes[0], op.axes[-1] + 1
-    sizes = tuple(
-        prod(part) for part in (x.type.shape[:first], x.type.shape[first:last], x.type.shape[last:])
-    )
-    limit = site.arch.partitions(site.arch.scratchpad)
+    sizes = around(x.type.shape, op.axes[0], op.axes[-1] + 1)
     source, target = plain(x, sizes), plain(out, (sizes[0], 1, sizes[2]))
-    cut = max(d for d in range(1, limit + 1) if sizes[2] % d == 0)
-    if cut > min(sizes[0], limit):
-        for a in b.tiles(sizes[0], 1, "a"):
-            inner = (_rows_of_columns(t, a.start, cut) for t in (source, target))
-            _Reduction(b, site, op.func, sizes[1], *inner).run()
-    else:
-        _Reduction(b, site, op.func, sizes[1], source, target).run()
+    for part in on_partitions(b, site, source, target):
+        _Reduction(b, site, op.func, sizes[1], *part).run()
+
+
+def around(shape: Sequence[int], first: int, last: int) -> tuple[int, int, int]:
+    """Elements in front of, in and behind the axes `first` to `last - 1`."""
+    return prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
+
+
+def on_partitions(b: Builder, site: Site, source: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """[a, r, c] views with partitions in front: `a`, or, for each `a`, a part of `c` if that is longer."""
+    limit = site.arch.partitions(site.arch.scratchpad)
+    lead, _, columns = source.shape
+    cut = max(d for d in range(1, limit + 1) if columns % d == 0)
+    if cut <= min(lead, limit):
+        yield source, target
+        return
+    for a in b.tiles(lead, 1, "a"):
+        yield _rows_of_columns(source, a.start, cut), _rows_of_columns(target, a.start, cut)
 
 
 def _rows_of_columns(tensor: Tensor, a: Affine, cut: int) -> Tensor:

@@ -44,11 +44,16 @@ def embedding(b: Builder, site: Site) -> None:
 
 def check_rows(site: Site, dtype: str) -> None:
     """Raise Infeasible where the DMA cannot gather rows or the array cannot turn the type."""
-    if not site.arch.dma.gather:
-        raise _unable(site, "dma-gather", "dma", "transfers that gather rows", "dma.gather: true")
+    check_gather(site)
     if not rows_at_once(site, dtype):
         need = f"engines.{site.arch.tensor}.passes.{dtype}"
         raise _unable(site, "array-dtype", site.arch.tensor, f"{dtype} on the array", need)
+
+
+def check_gather(site: Site) -> None:
+    """Raise Infeasible where the DMA cannot gather rows."""
+    if not site.arch.dma.gather:
+        raise _unable(site, "dma-gather", "dma", "transfers that gather rows", "dma.gather: true")
 
 
 def gather_features(b: Builder, site: Site, ids: Tensor, table: Tensor, out: Port) -> None:

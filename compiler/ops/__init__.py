@@ -12,6 +12,7 @@ from compiler.ops.matmul import Linear
 from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
+from compiler.ops.positions import CumSum, Gather, TopK, Update
 from compiler.ops.relative import RelativeBias
 from compiler.ops.rope import Rope
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
@@ -65,6 +66,10 @@ OPS: dict[str, type[Op]] = {
         Concat,
         Relayout,
         BatchMatmul,
+        Gather,
+        Update,
+        TopK,
+        CumSum,
         ChannelAdd,
         GroupNorm,
         Pixels,
@@ -88,10 +93,12 @@ __all__ = [
     "Concat",
     "Conv2d",
     "ConvStep",
+    "CumSum",
     "DecodeAttention",
     "Dispatch",
     "Embedding",
     "Expand",
+    "Gather",
     "GlobalAvgPool",
     "GroupNorm",
     "GroupedLinear",
@@ -123,7 +130,9 @@ __all__ = [
     "SsdStep",
     "TakeRows",
     "Tokens",
+    "TopK",
     "Transpose2d",
     "Unary",
+    "Update",
     "Upsample",
 ]

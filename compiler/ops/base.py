@@ -38,6 +38,10 @@ class Op(abc.ABC):
         """Contents of the operands that the op itself fixes, by role, such as tables of indices."""
         return {}
 
+    def index_bounds(self, ins: tuple[TensorType, ...]) -> dict[str, int]:
+        """How many rows the operands that hold indices select from, by role."""
+        return {}
+
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         """Multiply-accumulates of true extents; 0 for ops without contraction."""
         return 0

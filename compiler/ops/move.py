@@ -33,6 +33,10 @@ class Embedding(Op):
         return (TensorType((ids.shape[0], table.shape[1]), table.dtype),)
 
     @override
+    def index_bounds(self, ins: tuple[TensorType, ...]) -> dict[str, int]:
+        return {"ids": ins[1].shape[0]}
+
+    @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """Moves data only."""
         return 0

@@ -96,6 +96,10 @@ class Slice(_Move):
         return (TensorType(shape, x.dtype),)
 
     @override
+    def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
+        return (self.infer(ins)[0].nbytes,)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         return (np.ascontiguousarray(ins[0][self.slices]),)
 

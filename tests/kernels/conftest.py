@@ -18,7 +18,7 @@ from compiler.ops.base import Op
 from eventsim import instances, simulate
 from tests.strategies import random_arch
 
-TOLERANCE = {"fp32": 2e-5, "bf16": 2e-2, "fp16": 5e-3}  # of the largest value: some roundings of the type
+TOLERANCE = {"fp32": 2e-5, "bf16": 2e-2, "fp16": 5e-3, "int32": 0.0}  # of the largest: some roundings
 Operand = tuple[tuple[int, ...], str]
 Check = Callable[[Graph, ArchSpec], Program | None]
 

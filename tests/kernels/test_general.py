@@ -6,13 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler.ir.graph import Graph
+from arch_configs import load_arch
+from compiler import CompileOptions
+from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ops import (
     BatchMatmul,
     Binary,
     Cast,
     Concat,
+    CumSum,
     Expand,
+    Gather,
     Opaque,
     Pad,
     Permute,
@@ -22,8 +26,10 @@ from compiler.ops import (
     Select,
     Slice,
     Softmax,
+    TopK,
+    Update,
 )
-from tests.kernels.conftest import one_op
+from tests.kernels.conftest import agrees, one_op
 
 Check = Callable[[Graph], int]
 BROADCASTS = [
@@ -111,3 +117,67 @@ def test_stacks_of_products(check: Check, sizes: tuple[int, ...], transposed: bo
     rhs = (stack, n, k) if transposed else (stack, k, n)
     graph = one_op(BatchMatmul(transposed), ((stack, m, k), "input"), (rhs, "input"), dtype=dtype)
     assert check(graph) > 2
+
+
+@pytest.mark.parametrize(
+    ("x", "ids", "axis"),
+    [
+        ((13, 7), (5,), 0),
+        ((130, 3, 5), (2, 150), 0),
+        ((3, 11, 7), (4,), 1),
+        ((5, 33), (2, 3), 1),
+        ((9,), (1,), 0),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_gathers(check: Check, x: tuple[int, ...], ids: tuple[int, ...], axis: int, dtype: str) -> None:
+    assert check(one_op(Gather(axis), (x, "input"), (ids, "input:int32"), dtype=dtype)) > 3
+
+
+@pytest.mark.parametrize(
+    ("x", "part", "starts"),
+    [
+        ((7, 26), (3, 26), (2, 0)),
+        ((7, 26), (1, 1), (6, 25)),
+        ((2, 33, 5), (1, 3, 2), (1, 30, 1)),
+        ((5,), (5,), (0,)),
+    ],
+)
+def test_updates(check: Check, x: tuple[int, ...], part: tuple[int, ...], starts: tuple[int, ...]) -> None:
+    assert check(one_op(Update(starts), (x, "input"), (part, "input"))) > 3
+
+
+def largest(shape: tuple[int, ...], k: int, dtype: str) -> Graph:
+    """A graph of both results of `TopK`."""
+    x = Value("x", TensorType(shape, dtype), "input")
+    found = tuple(Value(n, t) for n, t in zip(("y", "at"), TopK(k).infer((x.type,)), strict=True))
+    return Graph("one", (x, *found), (Node("y", TopK(k), ("x",), ("y", "at")),), ("y", "at"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "k"), [((7, 13), 1), ((2, 3, 50), 50), ((1, 1), 1), ((130, 65), 3), ((64,), 2)]
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_largest(check: Check, shape: tuple[int, ...], k: int, dtype: str) -> None:
+    assert check(largest(shape, k, dtype)) > 3
+
+
+SMALL = CompileOptions(scratch_share=0.02)  # rows come in pieces even where the scratchpad is large
+
+
+@pytest.mark.parametrize("arch", ["trn1", "tpu-v5e", "edge-npu"])
+def test_rows_in_pieces(arch: str) -> None:
+    """In bf16 many of these are equal: the first comes first over pieces, too."""
+    assert agrees(largest((3, 700), 5, "bf16"), load_arch(arch), SMALL)
+    assert agrees(largest((140, 300), 2, "fp32"), load_arch(arch), SMALL)
+    for shape, axis in (((3, 900), 1), ((2, 400, 3), 1), ((700, 200), 0)):
+        assert agrees(one_op(CumSum(axis), (shape, "input"), dtype="fp32"), load_arch(arch), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((7, 13), 0), ((7, 13), 1), ((3, 65, 5), 1), ((1, 1), 0), ((2, 3, 130), 2), ((300,), 0)],
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_running_sums(check: Check, shape: tuple[int, ...], axis: int, dtype: str) -> None:
+    assert check(one_op(CumSum(axis), (shape, "input"), dtype=dtype)) > 3
