@@ -97,10 +97,10 @@ class _Lowering:
         self.tensors: dict[str, Tensor] = {}
         self.uses: dict[str, int] = {}
         self.misfits: list[Infeasible] = []
-        for node, _ in graph.walk():
-            for name in node.inputs:
-                self.uses[name] = self.uses.get(name, 0) + 1
         carries = [c for region in graph.nodes if isinstance(region, Repeat) for c in region.carries]
+        reads = [name for node, _ in graph.walk() for name in node.inputs] + [c.init for c in carries]
+        for name in reads:
+            self.uses[name] = self.uses.get(name, 0) + 1
         self.shared = set(graph.outputs)  # values whose buffer is also that of others, or is read at the end
         self.shared.update(name for c in carries for name in (c.init, c.inner, c.final, c.result))
 
@@ -142,9 +142,7 @@ class _Lowering:
         """One buffer for a carried value: initial value, each iteration's input and output, and result."""
         init = self.values[carry.init]
         alone = (
-            init.kind == "activation"
-            and not self.uses.get(carry.init)
-            and carry.init not in self.graph.outputs
+            init.kind == "activation" and self.uses[carry.init] == 1 and carry.init not in self.graph.outputs
         )
         held = self.tensors.get(carry.init)
         if not alone or held is None:
