@@ -27,6 +27,7 @@ MODELS = (
     "deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-tiny",
     "mamba2-2.7b", "mamba2-tiny",
     "sd15-unet", "sdxl-unet", "unet-tiny", "sd-vae-decoder", "vae-tiny",
+    "dit-xl2", "dit-tiny", "sd3-medium", "sd3-tiny", "flux-dev", "flux-tiny",
     "vit-b16", "vit-l16", "vit-tiny", "bert-base", "bert-large", "bert-tiny", "resnet50", "resnet-tiny",
 )  # fmt: skip
 

@@ -76,16 +76,29 @@ class GraphBuilder:
 
     def repeat(self, name: str, count: int, x: str, body: Callable[[str], str]) -> str:
         """`count` applications of `body`, each with its own weights, as one region."""
+        (result,) = self.repeat_all(name, count, (x,), lambda inner: (body(*inner),))
+        return result
+
+    def repeat_all(
+        self, name: str, count: int, xs: tuple[str, ...], body: Callable[[tuple[str, ...]], tuple[str, ...]]
+    ) -> tuple[str, ...]:
+        """The same for several values that are handed from layer to layer."""
         assert self._region is None, f"{self.name}: regions do not nest"
-        kind = self.type(x)
-        result = self._add(f"{name}.out", "activation", kind.shape, kind.dtype, 0)
+        kinds = [self.type(x) for x in xs]
+        ends = [""] if len(xs) == 1 else [str(i) for i in range(len(xs))]
+
+        def each(part: str) -> tuple[str, ...]:
+            pairs = zip(ends, kinds, strict=True)
+            return tuple(self._add(part + i, "activation", k.shape, k.dtype, 0) for i, k in pairs)
+
+        results = each(f"{name}.out")
         self._region, self._prefix, self._copies = [], f"{name}.", count
-        inner = self._add("in", "activation", kind.shape, kind.dtype, 0)
-        final = body(inner)
-        region = Repeat(name, count, tuple(self._region), (Carry(x, inner, final, result),))
+        inner = each("in")
+        carries = tuple(map(Carry, xs, inner, body(inner), results))
+        region = Repeat(name, count, tuple(self._region), carries)
         self._region, self._prefix, self._copies = None, "", 0
         self._nodes.append(region)
-        return result
+        return results
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:

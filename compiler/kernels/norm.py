@@ -7,7 +7,7 @@ leaves the sum on every partition, where the elementwise engines need it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
@@ -15,10 +15,11 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.move import load_features, load_vector, store_features
+from compiler.kernels.move import load_features, load_vector, store_features, whole
 from compiler.kernels.site import Port, Site, grouped, head_block
 from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
 from compiler.ops.matmul import Linear
+from compiler.ops.modulate import AdaptiveNorm
 from compiler.ops.norm import LayerNorm, RmsNorm
 
 
@@ -32,6 +33,13 @@ class Norm:
     gain: Tensor | None
     beta: Tensor | None
     centre: bool  # subtract the mean
+    sample: Affine | None = None  # of several gains and shifts, the one to use
+
+    def vector(self, values: Tensor, size: int, k: Affine) -> Access:
+        """Gain or shift of the first `size` features of tile `k`."""
+        if self.sample is None:
+            return values[(0, size), k]
+        return values[(0, size), k, (self.sample, 1)]
 
     @classmethod
     def load(
@@ -40,12 +48,36 @@ class Norm:
         """For x tiles of `rows` partitions; `gain` and `beta` have `features` elements."""
         op = site.op
         assert isinstance(op, (Linear, LayerNorm, RmsNorm))
-        ones = b.scratch((rows, rows), site.inputs[0].type.dtype, name="ones")
-        b.memset(ones[:], 1.0)
+        ones = _ones(b, site, rows)
         g = load_vector(b, gain, features, rows, "gain") if gain else None
         h = load_vector(b, beta, features, rows, "beta") if beta else None
         centre = isinstance(op, LayerNorm) or (isinstance(op, Linear) and op.norm == "layer")
         return cls(features, op.eps, ones, g, h, centre)
+
+    @classmethod
+    def load_samples(cls, b: Builder, site: Site, rows: int) -> Norm:
+        """For `AdaptiveNorm`: the gains and shifts of all samples, [rows, tiles, samples]."""
+        op, (_, scale, shift) = site.op, site.inputs
+        assert isinstance(op, AdaptiveNorm)
+        samples, features = scale.type.shape
+        shape = (min(rows, features), -(-features // rows), samples)
+        loaded = []
+        for port, name in ((scale, "scale"), (shift, "shift")):
+            tile = b.scratch(shape, port.type.dtype, name=name)
+            load_features(b, tile, port, whole(features), whole(samples), "aux")
+            loaded.append(tile)
+        gain = b.scratch(shape, "fp32", name="gain")
+        for first, tiles, size in _feature_tiles(features, rows):
+            part = ((0, size), (first, tiles))
+            b.tensor_scalar(gain[part], loaded[0][part], "add", 1.0)
+        return cls(features, op.eps, _ones(b, site, rows), gain, loaded[1], True, Affine())
+
+
+def _ones(b: Builder, site: Site, rows: int) -> Tensor:
+    """What sums over partitions on the array."""
+    ones = b.scratch((rows, rows), site.inputs[0].type.dtype, name="ones")
+    b.memset(ones[:], 1.0)
+    return ones
 
 
 def chunk(site: Site, tokens: int) -> int:
@@ -78,10 +110,10 @@ def normalise(b: Builder, site: Site, norm: Norm, x: Tensor) -> None:
         b.tensor_scalar(rstd[:], rstd[:], "multiply", share, "add", norm.eps)
         b.activate(rstd[:], rstd[:], "rsqrt")
         for k, size, part in pieces.walk(b):
-            scale = norm.gain[(0, size), k] if norm.gain is not None else 1.0
+            scale = norm.vector(norm.gain, size, k) if norm.gain is not None else 1.0
             b.tensor_tensor(part, part, rstd[(0, size), (0, t.size)], "multiply", scale=scale)
             if norm.beta is not None:
-                b.tensor_scalar(part, part, "add", norm.beta[(0, size), k])
+                b.tensor_scalar(part, part, "add", norm.vector(norm.beta, size, k))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,23 +177,50 @@ def _stream(
 ) -> None:
     """Token block by token block: load, normalise, store; each of `heads` parts of the features by itself."""
     tokens, width = x.type.shape[0], x.type.shape[1] // heads
-    rows = min(
-        grouped(min(site.arch.array.rows, site.arch.array.cols), x.block), -(-width // x.block) * x.block
-    )
-    tiles = -(-width // rows)
-    size = dtype_bytes(x.type.dtype)
-    block = chunk(site, tokens)
-    while block > 1 and tiles * block * size * site.slots + normalise_bytes(block, tiles) > site.room:
-        block //= 2
+    rows, block = _sizes(site, x, width, tokens, 0)
     norm = Norm.load(b, site, width, rows, gain, beta)
     for h in b.tiles(heads, 1, "h"):
         features = Range(h.start * width, width, h.start)
         for t in b.tiles(tokens, block, "t"):
-            tile = b.scratch((rows, tiles, t.size), x.type.dtype, slots=site.slots, name="x")
-            load_features(b, tile, x, features, t)
-            normalise(b, site, norm, tile)
-            with b.stage(1):
-                store_features(b, tile, out, features, t)
+            _one_block(b, site, norm, (x, out), features, t)
+
+
+def adaptive_norm(b: Builder, site: Site) -> None:
+    """Lower `AdaptiveNorm`: sample by sample, whose gains and shifts are loaded once for all."""
+    x, scale = site.inputs[:2]
+    tokens, width = x.type.shape
+    samples = scale.type.shape[0]
+    each = tokens // samples
+    rows, block = _sizes(site, x, width, each, samples)
+    norm = Norm.load_samples(b, site, rows)
+    for n in b.tiles(samples, 1, "n"):
+        for t in b.tiles(each, block, "t"):
+            where = Range(n.start * each + t.start, t.size, t.start)
+            _one_block(b, site, replace(norm, sample=n.start), (x, site.outputs[0]), whole(width), where)
+
+
+def _sizes(site: Site, x: Port, width: int, tokens: int, samples: int) -> tuple[int, int]:
+    """(partitions a tile of features has, tokens a block has)."""
+    rows = min(
+        grouped(min(site.arch.array.rows, site.arch.array.cols), x.block), -(-width // x.block) * x.block
+    )
+    tiles, size = -(-width // rows), dtype_bytes(x.type.dtype)
+    block, room = chunk(site, tokens), site.room - tiles * samples * (4 + 2 * size)
+    while block > 1 and tiles * block * size * site.slots + normalise_bytes(block, tiles) > room:
+        block //= 2
+    return rows, block
+
+
+def _one_block(
+    b: Builder, site: Site, norm: Norm, ports: tuple[Port, Port], features: Range, tokens: Range
+) -> None:
+    x, out = ports
+    shape = (norm.ones.shape[0], -(-norm.features // norm.ones.shape[0]), tokens.size)
+    tile = b.scratch(shape, x.type.dtype, slots=site.slots, name="x")
+    load_features(b, tile, x, features, tokens)
+    normalise(b, site, norm, tile)
+    with b.stage(1):
+        store_features(b, tile, out, features, tokens)
 
 
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -172,4 +231,9 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     return (x, *(Fixed(ROW_MAJOR) for _ in node.inputs[1:]), Same(0))
 
 
+def _adaptive_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Features(), Same(0), Same(0), Same(0))
+
+
 KERNEL = Kernel(_wants, norm_op)
+ADAPTIVE = Kernel(_adaptive_wants, adaptive_norm)

@@ -9,6 +9,7 @@ from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
 from compiler.ops.image import ChannelAdd, GroupNorm, Pixels, Tokens, Upsample
 from compiler.ops.latent import CacheRows, HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
+from compiler.ops.modulate import AdaptiveNorm, GatedAdd, JoinRows, PartRows
 from compiler.ops.moe import ClampedGlu, Combine, Dispatch, GroupedLinear, Route
 from compiler.ops.move import AssembleTokens, Embedding, TakeRows, Transpose2d
 from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
@@ -75,11 +76,16 @@ OPS: dict[str, type[Op]] = {
         Pixels,
         Tokens,
         Upsample,
+        AdaptiveNorm,
+        GatedAdd,
+        JoinRows,
+        PartRows,
     )
 }
 
 __all__ = [
     "OPS",
+    "AdaptiveNorm",
     "AssembleTokens",
     "Attention",
     "BatchMatmul",
@@ -98,11 +104,13 @@ __all__ = [
     "Dispatch",
     "Embedding",
     "Expand",
+    "GatedAdd",
     "Gather",
     "GlobalAvgPool",
     "GroupNorm",
     "GroupedLinear",
     "HeadLinear",
+    "JoinRows",
     "KvWrite",
     "LatentAttention",
     "LatentDecode",
@@ -111,6 +119,7 @@ __all__ = [
     "Op",
     "Opaque",
     "Pad",
+    "PartRows",
     "Permute",
     "Pixels",
     "Pool2d",

@@ -20,6 +20,9 @@ class Rope(Op):
     (i, i + rotary/2) of them in style "half", (2 i, 2 i + 1) in style "interleaved".
     x [t, heads * head_dim], cos and sin [seq, rotary / 2] (row p: position `offset + p`) -> like x.
     Row t of x uses table row `t % seq`. theta_i = base ** (-2 i / rotary).
+
+    On a `grid` (text, height, width) the positions are `text` times (0, 0, 0), then (0, row, column) of each
+    pixel; features are shared out by `axes`, each with its own thetas (Flux).
     """
 
     kind: ClassVar[str] = "rope"
@@ -31,6 +34,8 @@ class Rope(Op):
     style: str = "half"
     first: int = 0
     rotary: int = 0
+    grid: tuple[int, int, int] | None = None
+    axes: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def turned(self) -> int:
@@ -57,6 +62,13 @@ class Rope(Op):
         ):
             got = f"{self.turned} features from {self.first} on"
             raise self.reject(f"first, rotary: got {got}, want even numbers within {self.head_dim}")
+        if self.grid is not None:
+            text, height, width = self.grid
+            if text + height * width != self.seq or sum(self.axes) != self.turned or self.offset:
+                want = f"{self.seq} positions, no offset, and axes that share {self.turned} features"
+                raise self.reject(f"grid, axes: got {self.grid} and {self.axes}, want {want}")
+            if any(a % 2 for a in self.axes):
+                raise self.reject(f"axes: got {self.axes}, want even numbers")
         self.expect_rank("x", x, "t f")
         if x.shape[0] % self.seq:
             raise self.reject(f"x: got {x.shape[0]} rows, want a multiple of seq {self.seq}")
@@ -72,10 +84,26 @@ class Rope(Op):
 
     @override
     def constants(self) -> dict[str, Array]:
-        positions = self.offset + np.arange(self.seq, dtype=np.float64)
-        exponents = np.arange(self.turned // 2, dtype=np.float64) * (-2.0 / self.turned)
-        angles = np.outer(positions, np.power(self.base, exponents))
+        if self.grid is None:
+            angles = self._angles(self.offset + np.arange(self.seq, dtype=np.float64), self.turned)
+        else:
+            text, height, width = self.grid
+            row, column = np.divmod(np.arange(height * width, dtype=np.float64), width)
+            places = (np.zeros_like(row), row, column)
+            still = np.zeros(text)
+            angles = np.concatenate(
+                [
+                    self._angles(np.concatenate([still, place]), share)
+                    for place, share in zip(places, self.axes, strict=True)
+                ],
+                axis=1,
+            )
         return {"cos": f32(np.cos(angles)), "sin": f32(np.sin(angles))}
+
+    def _angles(self, positions: Array, features: int) -> Array:
+        """[positions, features / 2]."""
+        exponents = np.arange(features // 2, dtype=np.float64) * (-2.0 / max(1, features))
+        return np.outer(positions, np.power(self.base, exponents))
 
     def pairs(self) -> tuple[Array, Array]:
         """Features of a head: the first of each pair, and the second."""

@@ -29,6 +29,12 @@ TEXTS += [
     "unet-tiny:batch=1,text=5",
     "unet-tiny:batch=1,guidance=0,latent=4,text=3",
     "vae-tiny:batch=1,latent=4",
+    "dit-tiny:batch=1",
+    "dit-tiny:batch=3,guidance=0,layers=1,latent=2",
+    "sd3-tiny:batch=1,text=5",
+    "sd3-tiny:batch=3,guidance=0,layers=1,text=7",
+    "flux-tiny:batch=2,latent=6,text=5",
+    "flux-tiny:batch=1,latent=4,layers=1,singles=1,text=3",
 ]
 CASES = [(text, turn) for turn, text in enumerate(TEXTS)]
 

@@ -32,6 +32,9 @@ PUBLISHED = {
     "sd15-unet": 859_520_964,
     "sdxl-unet": 2_567_463_684,
     "sd-vae-decoder": 49_490_179 + 20,  # with the 1x1 convolution in front
+    "dit-xl2": 675_129_632 - 256 * 1152,  # positions are no weights here: sines, added as a table
+    "sd3-medium": 2_028_328_000,
+    "flux-dev": 11_901_408_320,
     "vit-b16": 86_567_656,
     "vit-l16": 304_326_632,
     "bert-base": 109_482_240,
@@ -109,6 +112,27 @@ def test_resnet50_keeps_what_inference_needs_and_tells_the_published_total():
         == 26_560 + 1000
     )
     assert graph.macs == 4_089_184_256  # torchvision resnet50 at 224 (v1.5), head included
+
+
+# MACs of the matrix ops: counted in programs that torch.export makes of the diffusers models, of which
+# Transformer2DModel embeds time and class anew in each of 28 layers and in front of the last product.
+@pytest.mark.parametrize(
+    ("name", "macs"),
+    [
+        ("sd15-unet", 803_273_441_280),
+        ("sd-vae-decoder", 1_257_259_466_752),
+        ("sd3-medium:layers=2", 734_388_793_344),
+        ("dit-xl2", 237_333_676_032 - 28 * 2 * (256 + 1152) * 1152),
+    ],
+)
+def test_macs_of_diffusion_models_are_those_of_exported_ones(name, macs):
+    assert build(name).macs == macs
+
+
+def test_dit_has_the_published_macs():
+    assert (
+        round(build("dit-xl2:guidance=0").macs / 1e9, 1) == 118.6
+    )  # Peebles and Xie 2023, a MAC counted once
 
 
 def config_of(name):

@@ -9,7 +9,7 @@ from pathlib import Path
 from compiler.ops.moe import SCORES
 from workloads import bert, deepseek, llama, mamba, resnet, vit
 from workloads.errors import WorkloadError, nearest
-from workloads.importers.diffusers_config import read_unet, read_vae
+from workloads.importers.diffusers_config import read_dit, read_flux, read_sd3, read_unet, read_vae
 from workloads.importers.hf_decoders import gemma, gpt2, gpt_oss
 from workloads.importers.hf_fields import Config, rope_base
 from workloads.importers.hf_multimodal import read_clip, read_llava, read_t5, read_whisper
@@ -253,6 +253,10 @@ FAMILIES: dict[str, Callable[[Config], tuple[Request, ...]]] = {
     "resnet": _resnet,
     "UNet2DConditionModel": read_unet,
     "AutoencoderKL": read_vae,
+    "Transformer2DModel": read_dit,
+    "DiTTransformer2DModel": read_dit,
+    "SD3Transformer2DModel": read_sd3,
+    "FluxTransformer2DModel": read_flux,
 }
 
 
