@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compiler.ir.graph import Graph
 from workloads.errors import WorkloadError, nearest
-from workloads.importers import onnx_model, torch_export
+from workloads.importers import onnx_model, stablehlo, torch_export
 from workloads.importers.hf_config import load_config, read_config
 from workloads.micro import MICRO
 from workloads.request import Workload, canonical, read_request
@@ -32,7 +32,7 @@ MODELS = (
 )  # fmt: skip
 
 
-UNREAD_SUFFIXES = (".mlir", ".py", ".gguf", ".safetensors")
+UNREAD_SUFFIXES = (".py", ".gguf", ".safetensors")
 
 
 @cache
@@ -85,6 +85,7 @@ IMPORTERS: dict[str, Callable[[Path], Workload]] = {
     ".json.gz": torch_export.load,
     ".pt2": torch_export.load,
     ".onnx": onnx_model.load,
+    ".mlir": stablehlo.load,
     ".json": _load_json,
 }
 
@@ -111,7 +112,7 @@ def _find(name: str) -> Workload:
         raise WorkloadError(f"{name}: files of this kind cannot be read; want one of: {', '.join(IMPORTERS)}")
     raise WorkloadError(
         f"workload: got {name!r}{nearest(name, WORKLOADS)}; "
-        f"want a config.json, a .pt2, an .onnx or one of: {', '.join(WORKLOADS)}"
+        f"want a config.json, a .pt2, an .onnx, a .mlir or one of: {', '.join(WORKLOADS)}"
     )
 
 

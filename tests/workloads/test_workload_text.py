@@ -57,7 +57,7 @@ WRONG = {
     "llama3-8b:layers=33": "llama3-8b: layers: got 33, want 1 to 32",
     "vit-b16:image=225": "image: got 225, want a multiple of the patch size 16",
     "bert-base:seq=513": "bert-base: seq: got 513, want 1 to 512",
-    "model.gguf": "model.gguf: files of this kind cannot be read; want one of: .json.gz, .pt2, .onnx, .json",
+    "model.gguf": "model.gguf: files of this kind cannot be read; want one of: .json.gz, .pt2, .onnx, .mlir",
     "nowhere/config.json:decode": "nowhere/config.json: cannot be read: No such file",
 }  # fmt: skip
 

@@ -56,3 +56,29 @@ def _erf_of(flat: FlatGraph, gate: str, y: Ref) -> bool:
         return False
     factor = scaled.op.value if scaled.op.func == "mul" else 1.0 / scaled.op.value
     return scaled.op.func in ("mul", "div") and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-3)
+
+
+def gelu(flat: FlatGraph, name: str, lhs: Known, rhs: Known) -> Known | None:
+    """`(x / 2) * (1 + erf(x / sqrt 2))` as exact gelu, the factors in any order."""
+    for half, gate in ((lhs, rhs), (rhs, lhs)):
+        made = flat.maker(under(flat, half))
+        if made is None or made.op != Scalar("mul", 0.5) or not isinstance(gate, Ref):
+            continue
+        if _erf_of(flat, gate.name, Ref(made.inputs[0])):
+            return flat.unary(name, "gelu_erf", flat.reshape("under", Ref(made.inputs[0]), flat.shape(gate)))
+    return None
+
+
+def sigmoid(flat: FlatGraph, name: str, lhs: Known, rhs: Known) -> Known | None:
+    """`lhs / rhs` as `1 / (1 + exp(-x))`."""
+    if not isinstance(lhs, np.ndarray) or lhs.size != 1 or float(lhs.reshape(())) != 1.0:
+        return None
+    total = flat.maker(under(flat, rhs))
+    if total is None or total.op != Scalar("add", 1.0):
+        return None
+    power = flat.maker(under(flat, Ref(total.inputs[0])))
+    minus = flat.maker(under(flat, Ref(power.inputs[0]))) if power and power.op == Unary("exp") else None
+    if minus is None or minus.op != Unary("negate"):
+        return None
+    x = flat.reshape("under", Ref(minus.inputs[0]), flat.shape(rhs))
+    return flat.unary(name, "sigmoid", x)
