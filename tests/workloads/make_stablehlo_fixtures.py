@@ -30,15 +30,16 @@ def layer():
 
 
 def rms(x, gain):
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * gain
+    wide = x.astype(jnp.float32)
+    return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-5)).astype(x.dtype) * gain
 
 
 def rotate(x, at):
     """Rotary positions of [batch, seq, heads, features]."""
     turn = at[:, None] / 10000.0 ** (jnp.arange(0, DIM, 2) / DIM)
     cos, sin = jnp.cos(turn)[None, :, None], jnp.sin(turn)[None, :, None]
-    a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    a, b = jnp.split(x.astype(jnp.float32), 2, -1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1).astype(x.dtype)
 
 
 def block(x, p, at, cache=None, position=None):
@@ -117,7 +118,8 @@ def save(name, function, *arguments, names):
     given = {}
     for label, argument in zip(names, arguments, strict=True):
         given |= flattened(argument, label)
-    np.savez_compressed(HERE / f"{name}.mlir.npz", out=want, **given)
+    given = {n: a.astype(np.float32) if a.dtype == jnp.bfloat16 else a for n, a in given.items()}
+    np.savez_compressed(HERE / f"{name}.mlir.npz", out=np.asarray(want, np.float32), **given)
 
 
 def main():
@@ -125,6 +127,8 @@ def main():
     ends = {"embed": weight(VOCAB, WIDTH), "head": weight(WIDTH, VOCAB), "norm": 1 + weight(WIDTH)}
     ids = RNG.integers(0, VOCAB, (2, 9)).astype(np.int32)
     save("prefill", prefill, {**ends, "layers": layers}, ids, names=("params", "ids"))
+    rounded = jax.tree_util.tree_map(lambda a: a.astype(jnp.bfloat16), {**ends, "layers": layers[:1]})
+    save("prefill_bf16", prefill, rounded, ids, names=("params", "ids"))
     stack = {key: np.stack([one[key] for one in layers]) for key in layers[0]}
     save("scan", scan, {**ends, "stack": stack}, ids, names=("params", "ids"))
     caches = [(weight(2, 12, KV, DIM), weight(2, 12, KV, DIM)) for _ in layers[:2]]

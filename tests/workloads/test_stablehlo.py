@@ -18,7 +18,8 @@ from workloads.importers.stablehlo import import_module
 from workloads.importers.stablehlo.reader import Type, dense
 
 FILES = Path(__file__).parent / "exported"
-BOUND = {"prefill": {}, "scan": {}, "decode": {"position": 7}, "image_net": {}}
+BOUND = {"prefill": {}, "prefill_bf16": {}, "scan": {}, "decode": {"position": 7}, "image_net": {}}
+TOLERANCE = {"prefill_bf16": 0.1}  # outputs reach 5.6; jax rounds each step to bf16, the reference none
 KINDS = {"embedding", "rms-norm", "linear", "rope", "attention", "binary", "unary", "reshape"}
 
 
@@ -49,17 +50,20 @@ def imported(name):
 def test_the_graph_computes_what_jax_does(name):
     graph, feeds, want = imported(name)
     got = run_graph(graph, feeds)[graph.outputs[0]]
-    np.testing.assert_allclose(got.reshape(want.shape), want, atol=2e-5, rtol=2e-5)
+    slack = TOLERANCE.get(name, 2e-5)
+    np.testing.assert_allclose(got.reshape(want.shape), want, atol=slack, rtol=slack)
 
 
 @pytest.mark.parametrize(("name", "arch"), [
-    ("prefill", "trn2"), ("scan", "tpu-v5e"), ("decode", "trn2"), ("decode", "trn1"), ("image_net", "trn2"),
+    ("prefill", "trn2"), ("prefill_bf16", "trn2"), ("scan", "tpu-v5e"), ("decode", "trn2"),
+    ("decode", "trn1"), ("image_net", "trn2"),
 ])  # fmt: skip
 def test_the_program_computes_what_jax_does(name, arch):
     graph, feeds, want = imported(name)
     program = compile_graph(graph, load_arch(arch))
     got = run_program(program, load_arch(arch), feeds)[graph.outputs[0]]
-    np.testing.assert_allclose(got.reshape(want.shape), want, atol=2e-4, rtol=2e-4)
+    slack = TOLERANCE.get(name, 2e-4)
+    np.testing.assert_allclose(got.reshape(want.shape), want, atol=slack, rtol=slack)
 
 
 @pytest.mark.parametrize("name", ["prefill", "scan"])
@@ -71,6 +75,23 @@ def test_layers_are_recognised_written_out_and_as_a_loop(name):
     (op,) = (node.op for node in region.nodes if node.op.kind == "attention")
     assert (op.batch, op.heads, op.kv_heads, op.causal) == (2, 4, 2, True)
     assert any(node.op.kind == "unary" and node.op.func == "silu" for node in region.nodes)
+
+
+def test_steps_in_float32_of_bf16_values_are_recognised():
+    graph = build(f"{FILES}/prefill_bf16.mlir")
+    assert {node.op.kind for node, _ in graph.walk()} == KINDS
+    assert {value.type.dtype for value in graph.values} == {"bf16", "int32"}
+
+
+def test_an_order_that_is_undone_after_a_change_of_type_is_none(tmp_path):
+    path = written(tmp_path, [
+        "%0 = stablehlo.transpose %arg0, dims = [1, 0] : (tensor<4x8xf32>) -> tensor<8x4xf32>",
+        "%1 = stablehlo.convert %0 : (tensor<8x4xf32>) -> tensor<8x4xbf16>",
+        "%2 = stablehlo.transpose %1, dims = [1, 0] : (tensor<8x4xbf16>) -> tensor<4x8xbf16>",
+        "%3 = stablehlo.tanh %2 : tensor<4x8xbf16>",
+        "return %3 : tensor<4x8xbf16>",
+    ])  # fmt: skip
+    assert [node.op.kind for node, _ in build(str(path)).walk()] == ["cast", "unary"]
 
 
 def test_layers_are_found_without_locations(tmp_path):
@@ -94,6 +115,7 @@ def test_a_decode_step_writes_and_reads_its_caches():
         n.op for n, _ in build(f"{FILES}/decode.mlir:position=4").walk() if n.op.kind == "decode-attention"
     )
     assert op.length == 5
+    assert "got position 12, want 0 to 11" in problem(f"{FILES}/decode.mlir:position=12")
 
 
 def test_norms_activations_and_fused_projections_are_recognised():
@@ -173,3 +195,26 @@ def test_a_cache_that_nothing_known_reads_is_told(tmp_path):
         "tensor<2x6x2x4xf32>",
     )
     assert "of a cache that no known attention reads" in problem(path)
+
+
+def test_arithmetic_on_given_indices_is_the_hosts_work(tmp_path):
+    path = written(
+        tmp_path,
+        [
+            "%c = stablehlo.constant dense<3> : tensor<5xi32>",
+            "%0 = stablehlo.compare LT, %arg1, %c, SIGNED : (tensor<5xi32>, tensor<5xi32>) -> tensor<5xi1>",
+            "%1 = stablehlo.add %arg1, %c : tensor<5xi32>",
+            "%2 = stablehlo.select %0, %1, %arg1 : tensor<5xi1>, tensor<5xi32>",
+            "%3 = stablehlo.reshape %2 : (tensor<5xi32>) -> tensor<5x1xi32>",
+            '%4 = "stablehlo.gather"(%arg0, %3) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], '
+            "collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = "
+            "array<i64: 1, 8>}> : (tensor<9x8xf32>, tensor<5x1xi32>) -> tensor<5x8xf32>",
+            "return %4 : tensor<5x8xf32>",
+        ],
+        "%arg0: tensor<9x8xf32>, %arg1: tensor<5xi32>",
+        "tensor<5x8xf32>",
+    )
+    graph = build(str(path))
+    (given,) = (value.name for value in graph.values if value.kind == "input")
+    assert given != "arg1"
+    assert [node.op.kind for node, _ in graph.walk()][-1] == "embedding"

@@ -216,6 +216,8 @@ def dynamic_update_slice(t: Translator, op: Operation) -> Held:
     axis, position = axes[0], int(at[axes[0]] or 0)
     if new.shape[axis] != 1:
         raise CannotTranslateError(f"of {new.shape[axis]} positions of a cache")
+    if not 0 <= position < cache.shape[axis]:
+        raise ValueError(f"got position {position}, want 0 to {cache.shape[axis] - 1}")
     name = t.name(op)
     ref = t.flat.add(f"{name}.updated", "input", cache.shape, t.flat.type(t.ref(new)).dtype)
     t.stands[ref.name] = name

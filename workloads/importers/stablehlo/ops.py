@@ -11,6 +11,7 @@ import numpy as np
 
 from compiler.ops import (
     GlobalAvgPool,
+    Permute,
     Reduce,
     Scalar,
     Select,
@@ -177,13 +178,18 @@ _COMPARISONS = {
 
 
 def compare(t: Translator, op: Operation) -> Held:
-    """`compare`; of real numbers while the program runs it gives 1 or 0."""
+    """`compare`; of real numbers while the program runs it gives 1 or 0.
+
+    Whole numbers that are given are taken not to be negative: jax lets indices count from the end.
+    """
     found = re.search(r"\b(EQ|NE|LT|LE|GT|GE)\b", op.text)
     func = _COMPARISONS[found[1] if found else "EQ"]
     both = _arrays(t, op)
     if both is not None:
         return _folded(t, op, np.asarray(getattr(np, func)(*both)))
     lhs, rhs = t.given(op)
+    if t.is_index(lhs) and rhs.number == 0 and func in ("less", "greater_equal"):
+        return _folded(t, op, np.full((1,) * len(op.type.shape), func == "greater_equal"))
     refuse_indices(t, lhs, rhs)
     return t.result(op, t.flat.binary(t.name(op), func, t.real(lhs), t.real(rhs)))
 
@@ -201,16 +207,13 @@ def logic(func: Callable[..., np.ndarray]) -> Translation:
 
 
 def select(t: Translator, op: Operation) -> Held:
-    """`select`, of scores a mask; indices that count from the end are taken not to be given."""
+    """`select`, of scores a mask."""
     cond, lhs, rhs = t.given(op)
     if cond.array is not None and len(np.unique(cond.array)) == 1:
         chosen = lhs if cond.array.reshape(-1)[0] else rhs
         return replace(chosen, shape=op.type.shape) if chosen.shape == op.type.shape else chosen
-    if t.is_index(cond):
-        if rhs.number is not None and np.isnan(rhs.number):  # jax marks rows out of range so
-            return lhs
-        if t.is_index(rhs) and t.is_index(lhs):
-            return rhs
+    if t.is_index(cond) and rhs.number is not None and np.isnan(rhs.number):
+        return lhs  # jax marks rows out of range so
     refuse_indices(t, lhs, rhs)
     if all(x.array is not None for x in (cond, lhs, rhs)):
         return _folded(t, op, np.where(*(np.asarray(x.array) for x in (cond, lhs, rhs))))
@@ -232,7 +235,13 @@ def convert(t: Translator, op: Operation) -> Held:
         return t.result(op, t.real(x))
     if op.type.dtype not in FLOATS:
         raise CannotTranslateError(f"to {op.type.dtype}")
-    known = x.known if t.is_weight(x) else t.flat.cast(t.name(op), x.known, FLOATS[op.type.dtype])
+    dtype, made = FLOATS[op.type.dtype], t.flat.maker(x.known)
+    if t.is_weight(x):
+        known: Known = x.known
+    elif made is not None and isinstance(made.op, Permute):  # the order last, where others undo it
+        known = t.flat.permute(t.name(op), t.flat.cast(t.name(op), Ref(made.inputs[0]), dtype), made.op.order)
+    else:
+        known = t.flat.cast(t.name(op), x.known, dtype)
     return replace(x, known=known, dtype=op.type.dtype, trace=traces.kept(x))
 
 
