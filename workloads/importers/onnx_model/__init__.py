@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
-from compiler.ir.graph import Graph
-from workloads.errors import WorkloadError, nearest
+from compiler.ir.graph import Graph as Graph
+from workloads.errors import WorkloadError as WorkloadError
+from workloads.errors import nearest as nearest
+from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel
 from workloads.importers.onnx_model import basic, layers
 from workloads.importers.onnx_model.reader import OnnxModel, read_model
 from workloads.importers.onnx_model.translator import FLOATS, Translation, Translator
 from workloads.importers.raising.roll import roll
-from workloads.request import Request, Scalar, Workload, key
+from workloads.request import Workload
 
 OPERATORS: dict[str, Translation] = {
     **dict.fromkeys(("Identity", "Dropout"), basic.same),
@@ -91,27 +92,12 @@ OPERATORS: dict[str, Translation] = {
 
 
 @dataclass(frozen=True, slots=True)
-class OnnxRequest(Request):
-    """A model file; everything but what is bound here is fixed in it."""
-
-    binds: ClassVar[bool] = True
-    path: str
-    bound: tuple[tuple[str, int], ...] = field(default=())
-    opaque: str = key("", "operators that count as elementwise work, NAME+NAME")
+class OnnxRequest(FileRequest):
+    """A model file; the sizes that it names can be bound."""
 
     @override
-    def with_bound(self, bound: dict[str, int]) -> OnnxRequest:
-        return replace(self, bound=tuple(sorted(bound.items())))
-
-    @override
-    def settings(self) -> dict[str, Scalar]:
-        opaque: dict[str, Scalar] = {"opaque": self.opaque} if self.opaque else {}
-        return {**dict(self.bound), **opaque}
-
-    @override
-    def graph(self, name: str) -> Graph:
-        opaque = tuple(filter(None, self.opaque.split("+")))
-        return replace(import_model(Path(self.path), dict(self.bound), opaque).graph, name=name)
+    def model(self, path: Path, bound: Mapping[str, int], opaque: tuple[str, ...]) -> ImportedModel:
+        return import_model(path, bound, opaque)
 
 
 def import_model(
@@ -122,7 +108,9 @@ def import_model(
     Raises WorkloadError.
     """
     model, bound = _model(path), bound or {}
-    _check_bound(path, model, bound)
+    check_bound(
+        path, bound, sorted({d for dims, _ in model.inputs.values() for d in dims if isinstance(d, str)})
+    )
     flat = FlatGraph(str(path))
     translator = Translator(flat, model, OPERATORS, bound, opaque)
     translator.run()
@@ -138,15 +126,6 @@ def _model(path: Path) -> OnnxModel:
     return read_model(path)
 
 
-def _check_bound(path: Path, model: OnnxModel, bound: Mapping[str, int]) -> None:
-    """Every size that was given has a place."""
-    have = sorted({d for dims, _ in model.inputs.values() for d in dims if isinstance(d, str)})
-    want = f"one of: {', '.join(have)}" if have else "none: all sizes are fixed in the file"
-    wrong = [f"{path}: {n}: unknown key{nearest(n, have)}; want {want}" for n in bound if n not in have]
-    if wrong:
-        raise WorkloadError("\n".join(wrong))
-
-
 def _meta(model: OnnxModel, flat: FlatGraph) -> dict[str, int | float | str]:
     """Tokens of the first whole-number input, else images of the first input."""
     for name, (_, dtype) in model.inputs.items():
@@ -158,7 +137,6 @@ def _meta(model: OnnxModel, flat: FlatGraph) -> dict[str, int | float | str]:
 
 def load(path: Path) -> Workload:
     """The workload in a file, called by its path."""
-    if not path.is_file():
-        raise WorkloadError(f"{path}: cannot be read: No such file or directory")
+    check_exists(path)
     _model(path)
     return Workload(str(path), f"ONNX model in {path}", (OnnxRequest(str(path)),))

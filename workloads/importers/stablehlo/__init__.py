@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph as Graph
 from compiler.ops.base import Array
-from workloads.errors import WorkloadError, nearest
+from workloads.errors import WorkloadError
+from workloads.errors import nearest as nearest
+from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel, Ref
 from workloads.importers.raising.periods import with_periods
 from workloads.importers.raising.roll import roll
@@ -23,36 +24,21 @@ from workloads.importers.stablehlo.reader import Module, read_module
 from workloads.importers.stablehlo.roles import argument_names, positions
 from workloads.importers.stablehlo.shapes import SHAPES
 from workloads.importers.stablehlo.translator import Translator
-from workloads.request import Request, Scalar, Workload, key
+from workloads.request import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class StableHloRequest(Request):
+class StableHloRequest(FileRequest):
     """A lowered function; all its sizes are fixed, only positions in caches can be bound."""
 
-    binds: ClassVar[bool] = True
-    path: str
-    bound: tuple[tuple[str, int], ...] = field(default=())
-    opaque: str = key("", "operations that count as elementwise work, NAME+NAME")
-
     @override
-    def with_bound(self, bound: dict[str, int]) -> StableHloRequest:
-        return replace(self, bound=tuple(sorted(bound.items())))
-
-    @override
-    def settings(self) -> dict[str, Scalar]:
-        opaque: dict[str, Scalar] = {"opaque": self.opaque} if self.opaque else {}
-        return {**dict(self.bound), **opaque}
-
-    @override
-    def graph(self, name: str) -> Graph:
-        opaque = tuple(filter(None, self.opaque.split("+")))
-        return replace(import_module(Path(self.path), dict(self.bound), opaque).graph, name=name)
+    def model(self, path: Path, bound: Mapping[str, int], opaque: tuple[str, ...]) -> ImportedModel:
+        return import_module(path, bound, opaque)
 
 
 def import_module(
     path: Path,
-    bound: dict[str, int] | None = None,
+    bound: Mapping[str, int] | None = None,
     opaque: tuple[str, ...] = (),
     arrays: Mapping[str, Array] | None = None,
 ) -> ImportedModel:
@@ -63,12 +49,7 @@ def import_module(
     """
     module, bound = _module(path), bound or {}
     have = positions(module)
-    wrong = [n for n in bound if n not in have]
-    if wrong:
-        want = f"one of: {', '.join(have)}" if have else "none: nothing is left open in the file"
-        raise WorkloadError(
-            "\n".join(f"{path}: {n}: unknown key{nearest(n, have)}; want {want}" for n in wrong)
-        )
+    check_bound(path, bound, have)
     flat = FlatGraph(str(path))
     translator = Translator(
         flat, module, {**OPERATIONS, **SHAPES, **LAYERS}, {**have, **bound}, opaque, arrays
@@ -114,7 +95,6 @@ def _meta(module: Module, flat: FlatGraph, have: dict[str, int]) -> dict[str, in
 
 def load(path: Path) -> Workload:
     """The workload in a file, called by its path."""
-    if not path.is_file():
-        raise WorkloadError(f"{path}: cannot be read: No such file or directory")
+    check_exists(path)
     _module(path)
     return Workload(str(path), f"StableHLO module in {path}", (StableHloRequest(str(path)),))

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Graph as Graph
 from compiler.ops.base import Array
-from workloads.errors import WorkloadError, nearest
+from workloads.errors import WorkloadError as WorkloadError
+from workloads.errors import nearest as nearest
+from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel
 from workloads.importers.raising.roll import roll
 from workloads.importers.torch_export.aten import OPERATORS
 from workloads.importers.torch_export.reader import Exported, parse, read_archive
 from workloads.importers.torch_export.translator import FLOATS, Translator
-from workloads.request import Request, Scalar, Workload, key
+from workloads.request import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Program(Request):
-    """An exported program; everything but what is bound here is fixed in the file."""
-
-    binds: ClassVar[bool] = True
-    path: str
-    bound: tuple[tuple[str, int], ...] = field(default=())
-    opaque: str = key("", "operators that count as elementwise work, NAME+NAME")
+class Program(FileRequest):
+    """An exported program; symbolic sizes and whole numbers that are inputs can be bound."""
 
     @override
-    def with_bound(self, bound: dict[str, int]) -> Program:
-        return replace(self, bound=tuple(sorted(bound.items())))
-
-    @override
-    def settings(self) -> dict[str, Scalar]:
-        opaque: dict[str, Scalar] = {"opaque": self.opaque} if self.opaque else {}
-        return {**dict(self.bound), **opaque}
-
-    @override
-    def graph(self, name: str) -> Graph:
-        opaque = tuple(filter(None, self.opaque.split("+")))
-        return replace(import_program(Path(self.path), dict(self.bound), opaque).graph, name=name)
+    def model(self, path: Path, bound: Mapping[str, int], opaque: tuple[str, ...]) -> ImportedModel:
+        return import_program(path, bound, opaque)
 
 
 def import_program(
@@ -75,13 +61,7 @@ def import_program(
 def _check_bound(path: Path, program: Exported, bound: Mapping[str, int]) -> None:
     """Every size that was given has a place."""
     numbers = [n for n in program.inputs if not program.shapes[n] and program.dtypes[n] not in FLOATS]
-    have = sorted({*program.symbols, *numbers})
-    wrong = [name for name in bound if name not in have]
-    if wrong:
-        want = f"one of: {', '.join(have)}" if have else "none: all sizes are fixed in the file"
-        raise WorkloadError(
-            "\n".join(f"{path}: {n}: unknown key{nearest(n, have)}; want {want}" for n in wrong)
-        )
+    check_bound(path, bound, sorted({*program.symbols, *numbers}))
 
 
 @cache
@@ -130,7 +110,6 @@ def is_program(path: Path) -> bool:
 
 def load(path: Path) -> Workload:
     """The workload in a file, called by its path."""
-    if not path.is_file():
-        raise WorkloadError(f"{path}: cannot be read: No such file or directory")
+    check_exists(path)
     _archive(path)
     return Workload(str(path), f"torch.export program in {path}", (Program(str(path)),))
