@@ -10,9 +10,6 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from compiler.ir.graph import Graph as Graph
-from workloads.errors import WorkloadError as WorkloadError
-from workloads.errors import nearest as nearest
 from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel
 from workloads.importers.onnx_model import basic, layers

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from compiler.ir.graph import Graph as Graph
 from compiler.ops.base import Array
 from workloads.errors import WorkloadError
-from workloads.errors import nearest as nearest
 from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel, Ref
 from workloads.importers.raising.periods import with_periods

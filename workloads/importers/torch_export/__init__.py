@@ -10,10 +10,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from compiler.ir.graph import Graph as Graph
 from compiler.ops.base import Array
-from workloads.errors import WorkloadError as WorkloadError
-from workloads.errors import nearest as nearest
 from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel
 from workloads.importers.raising.roll import roll
