@@ -31,6 +31,7 @@ class Lowered:
     layouts: tuple[tuple[str, Layout], ...]
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
+    eased: tuple[tuple[str, int], ...]  # ops that did not fit at first, and the entry of EASED they got
     misfits: tuple[Infeasible, ...]  # ops that found no tiles small enough; they are not in the program
 
 
@@ -60,6 +61,7 @@ def lower(
         layouts=tuple((v.name, layouts[v.name]) for v in values),
         shapes=tuple((v.name, (*((v.stacked,) if v.stacked else ()), *v.type.shape)) for v in values),
         outputs=graph.outputs + tuple(s for s in states if s not in graph.outputs),
+        eased=tuple(sorted(lowering.eased.items())),
         misfits=tuple(lowering.misfits),
     )
 

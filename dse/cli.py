@@ -280,7 +280,9 @@ def compile_command(
     workload: WorkloadText,
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
-    dump: Annotated[str, typer.Option(help="graph | fused | tiles | program | memory.")] = "program",
+    dump: Annotated[
+        str, typer.Option(help="graph | fused | decisions | tiles | program | memory.")
+    ] = "program",
     numerics: Annotated[bool, typer.Option("--numerics", help="Execute it; errors of ops, outputs.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Run every check and list them.")] = False,
     report: ReportOut = None,

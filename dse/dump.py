@@ -9,10 +9,11 @@ from compiler.ir.text import print_graph, print_program
 from compiler.ir.text_tiles import print_tiles
 from dse import summary
 from dse.costs import LawCost
+from dse.decisions import print_decisions
 from dse.evaluation import check_dram, resolve
 from dse.point import Point
 
-DUMPS = ("graph", "fused", "tiles", "program", "memory")
+DUMPS = ("graph", "fused", "decisions", "tiles", "program", "memory")
 
 
 def dump_point(point: Point, what: str) -> str:
@@ -25,6 +26,8 @@ def dump_point(point: Point, what: str) -> str:
     if what == "fused":
         return print_graph(fused)
     check_dram(graph, arch)
+    if what == "decisions":
+        return print_decisions(graph, arch, options)
     if what == "tiles":
         return print_tiles(tile_graph(fused, arch, options, cost)[0].tiles)
     program = compile_graph(graph, arch, options, cost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from compiler.decisions import Decision
 from compiler.isa import Affine, Instr
 
 
@@ -64,3 +65,4 @@ class TileGraph:
     name: str
     root: TileLoop
     buffers: dict[str, TileBuffer]
+    decisions: list[Decision] = field(default_factory=list)  # of the kernels, in order

@@ -12,6 +12,7 @@ from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
+from compiler.decisions import Decision
 from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
@@ -132,7 +133,17 @@ class Prefill:
         together = -(-TILES * self.rows // chunk) * chunk
         self.grouped = not self.unrolled and chunk % self.rows == 0 and together <= self.seq
         self.span = together if self.grouped else chunk
+        b.graph.decisions.append(self._decision())
         self.mask = self._make_mask() if op.causal else None
+
+    def _decision(self) -> Decision:
+        steps = f"{TILES} in turn" if self.grouped else "all written out" if self.unrolled else "in loops"
+        kept = "keys of a head stay on chip" if self.resident else "keys stream"
+        at_once = f"{self.ways} heads x {self.side} tiles of {self.rows} queries at once, {steps}"
+        reason = "chunks as long as the accumulators hold; keys stay if they fit"
+        return Decision(
+            self.site.name, "tiles", f"chunks of {self.sizes.chunk} keys, {at_once}, {kept}", reason
+        )
 
     def run(self) -> None:
         """Loop over sequences, kv heads and the query heads of each."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from operator import itemgetter
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder
+from compiler.decisions import decide
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import TensorType
 from compiler.ir.layout import Layout
@@ -139,22 +141,29 @@ def choose(b: Builder, site: Site, shape: Shape) -> Plan:
 
     Sizes here are estimates: the allocator has the last word.
     """
-    room = site.room
-    best: tuple[int, int, Plan] | None = None
-    smallest: tuple[int, Plan] | None = None
-    for plan in candidates(shape):
-        for slots in sorted({1, site.slots}):
-            need = scratch_bytes(site, shape, plan, slots)
-            if smallest is None or need < smallest[0]:
-                smallest = (need, plan)
-            if need <= room:
-                time = estimate(b, site, shape, plan, slots)
-                if best is None or (time, need) < best[:2]:
-                    best = (time, need, plan)
-    if best is not None:
-        return best[2]
-    assert smallest is not None
-    return smallest[1]
+    tried = [
+        (scratch_bytes(site, shape, plan, slots), plan, slots)
+        for plan in candidates(shape)
+        for slots in sorted({1, site.slots})
+    ]
+    timed = [
+        (estimate(b, site, shape, plan, slots), need, plan)
+        for need, plan, slots in tried
+        if need <= site.room
+    ]
+    if not timed:
+        return min(tried, key=itemgetter(0))[1]
+    time, _, plan = min(timed, key=itemgetter(0, 1))
+    fitting = [(t, p) for t, _, p in timed]
+    b.graph.decisions.append(decide(site.name, "tiles", fitting, (time, plan), len(tried), say))
+    return plan
+
+
+def say(plan: Plan) -> str:
+    """A plan in words."""
+    held = {"x": "image held", "w": "filters held", "sums": "sums held", "taps": "sums held, tap by tap"}
+    block = f"{plan.images} images x {plan.rows} rows"
+    return f"{held[plan.hold]}, blocks of {plan.k_tiles} channel tiles, {block}"
 
 
 def candidates(shape: Shape) -> Iterator[Plan]:

@@ -12,6 +12,7 @@ from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
+from compiler.decisions import Decision
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, feature_blocked
@@ -167,6 +168,9 @@ class _Decode:
         seen = op.length - op.sight.first(op.offset)
         chunk = choose_chunk(site, self.pack.heads * self.pack.rows, wide, seen, dtype, self.ways)
         self.sizes = sizes_of(site, op, chunk, copies(site, self.ways), site.slots)
+        packed = f"{self.pack.heads} kv heads of {rows} rows on the partitions, {self.ways} tiles at once"
+        reason = "chunks as long as the accumulators hold; as many heads as the partitions take"
+        b.graph.decisions.append(Decision(site.name, "tiles", f"chunks of {chunk} keys, {packed}", reason))
         field = Field(op.sight, op.length, self.sizes.key_tile, chunk)
         self.cells = [part.cells[0] for part in field.parts([(op.offset, op.queries)])]
         self.masks = {(e.delta, e.width): self._mask(e) for cell in self.cells for e in cell.edges}

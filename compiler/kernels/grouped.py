@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from arch_configs.spec import ArchSpec
 from compiler.allocation import ALIGNMENT
 from compiler.builder import Builder, Range, Tensor
+from compiler.decisions import Decision
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
@@ -122,7 +123,14 @@ def grouped_linear(b: Builder, site: Site) -> None:
         if held is None and op.bias and sizes.features:
             held = b.scratch((n_tile, sizes.n_count, len(op.rows)), named["b"].type.dtype, name="bias")
             load_features(b, held, named["b"], whole(sizes.n), whole(len(op.rows)), "aux")
+        b.graph.decisions.append(_decision(site, plan, run))
         _Stream(b, site, op, named, sizes, plan, run, held).build()
+
+
+def _decision(site: Site, plan: _Plan, run: Run) -> Decision:
+    rows = f"{run.count} experts of {run.rows} rows"
+    chosen = f"{plan.experts} experts at once, {plan.rows} rows, {plan.k_tiles} k tiles, {plan.slots} slots"
+    return Decision(site.name, f"tiles of {rows}", chosen, "first that fits: slots, whole k, long transfers")
 
 
 def _choose(site: Site, sizes: _Sizes, run: Run) -> _Plan | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
+from compiler.decisions import Decision
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
 from compiler.isa import Access, Affine
@@ -33,6 +34,8 @@ def linear(b: Builder, site: Site) -> None:
     chosen = choose(site, shape, b, needs_norm=op.norm is not None)
     norm = op.norm is not None and chosen is not None
     if chosen is None:  # no room for whole columns of x: normalise in a pass of its own
+        why = "no plan that holds whole columns of x fits"
+        b.graph.decisions.append(Decision(site.name, "norm", "in a pass of its own", why))
         ports = ports.with_x(normalised_copy(b, site, ports.x, ports.gain, ports.beta))
         chosen = choose(site, shape, b, needs_norm=False)
         assert chosen is not None

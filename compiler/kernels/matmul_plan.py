@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from arch_configs.spec import ArchSpec
 from compiler.allocation import ALIGNMENT
 from compiler.builder import Builder
+from compiler.decisions import decide
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Access, Copy
@@ -123,13 +125,29 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[S
         if fitting:
             best = min(fitting)[0]
             most = max(best, int(best * (1 + site.options.traffic_slack)))
-            return shape, plans[min(found[1:] for found in fitting if found[0] <= most)[-1]]
+            taken = min((found[1:], found[0]) for found in fitting if found[0] <= most)
+            chosen = (taken[1], plans[taken[0][-1]])
+            timed = [(found[0], plans[found[-1]]) for found in fitting]
+            b.graph.decisions.append(
+                decide(site.name, "tiles", timed, chosen, len(plans), partial(say, shape))
+            )
+            return shape, chosen[1]
         if needs_norm:
             return None
         if shape.token_tile == 1:
             held = [need for plan, need in zip(plans, needs, strict=True) if _sums_fit(site, shape, plan)]
             raise _too_small(site, shape, min(held, default=0))
         shape = shape.with_token_tile(shape.token_tile // 2)
+
+
+def say(shape: Shape, plan: Plan) -> str:
+    """A plan in words: what stays on chip, and blocks as k x stationary x moving."""
+    weight, tokens = ("stationary", "moving") if shape.weight_is_stationary else ("moving", "stationary")
+    held = {"s": "stationary", "m": "moving"}.get(plan.hold, "")
+    kept = {weight: "weights held", tokens: "tokens held"}.get(held, "sums held")
+    k = min(shape.k, plan.k_block * shape.k_tile)
+    sides = f"{min(shape.s, plan.s_block)} x {min(shape.m, plan.m_block)}"
+    return f"{kept}, weight {weight}, blocks k {k} x {sides}"
 
 
 def traffic_bytes(shape: Shape, plan: Plan) -> int:

@@ -99,7 +99,10 @@ def test_what_does_not_fit_is_exit_3_with_a_table() -> None:
         (("check", "none.yaml", "trn11"), "trn11: got 'trn11', want one of"),
         (("list", "arch"), "did you mean 'archs'"),
         (("list", "zzz"), "want one of archs, workloads, passes, kernels, searchers, studies\n"),
-        (("compile", "trn1", GEMM, "--dump", "zzz"), "want one of graph, fused, tiles, program, memory\n"),
+        (
+            ("compile", "trn1", GEMM, "--dump", "zzz"),
+            "want one of graph, fused, decisions, tiles, program, memory\n",
+        ),
         (("run", "trn1", "gemm:m=\uff11\uff12"), "m: got '\uff11\uff12', want a whole number"),
         (("run", "trn1", GEMM, "--option", "traffic_slack=\uff11"), "options.traffic_slack: got '\uff11'"),
         (
