@@ -129,9 +129,7 @@ def _place_on_chip(
         if fresh[top].address + fresh[top].nbytes <= limit:
             placed.update(fresh)
             return
-        beside = {b.name for b in buffers if life(b).overlaps(life(by_name[top]))}
-        spare = [b for b in buffers if b.slots > b.need and b.name in beside]
-        if not spare:
+        if not _give_up_slots(buffers, {b.name: life(b) for b in buffers}, fresh, top, limit):
             dense: dict[str, Buffer] = {}
             top = _pack(memory, buffers, alive, arch, dense, slacks=(0,))
             peak = dense[top].address + dense[top].nbytes
@@ -141,9 +139,30 @@ def _place_on_chip(
                 raise Infeasible(_overflow(memory, peak, others, arch), tuple(sorted(ops)))
             placed.update(dense)
             return
+
+
+def _give_up_slots(
+    buffers: list[TileBuffer], life: dict[str, Lifetime], placed: dict[str, Buffer], top: str, limit: int
+) -> bool:
+    """Take a slot from the largest of what lives beside `top`; False if nothing there has one to spare.
+
+    So too beside other buffers above `limit`, one for each op that the ones before did not reach.
+    """
+    ends = {b.name: placed[b.name].address + placed[b.name].nbytes for b in buffers}
+    above = [b for b in buffers if ends[b.name] > limit]
+    seen: set[str] = set()
+    for high in sorted(above, key=lambda b: (b.name != top, -ends[b.name], b.name)):
+        if _op(high) in seen:
+            continue
+        beside = [b for b in buffers if life[b.name].overlaps(life[high.name])]
+        spare = [b for b in beside if b.slots > b.need and _op(b) not in seen]
+        if high.name == top and not spare:
+            return False
+        seen |= {_op(b) for b in beside}
         spare.sort(key=lambda b: (-b.slot_bytes * (b.slots - b.need), b.name))
         for b in spare[: max(1, len(spare) // 4)]:
             b.slots -= 1
+    return True
 
 
 def _pack(
@@ -211,8 +230,11 @@ class _Occupied:
             return self._all
         if low == high:
             return self._stretches.get(low, [])
-        found = {entry for stretch in range(low, high + 1) for entry in self._stretches.get(stretch, ())}
-        return sorted(found)
+        found: list[tuple[int, int, int, int]] = []
+        for stretch in range(low, high + 1):
+            found += self._stretches.get(stretch, ())
+        found.sort()  # of sorted runs; that a life in two stretches stands in it twice does no harm
+        return found
 
 
 def _step(slot_bytes: int, bank: int) -> tuple[int, int]:
