@@ -34,6 +34,7 @@ class CompileOptions:
     pipeline: bool = True  # software pipelining; given up where its buffers do not fit
     scratch_share: float = 1.0  # of the scratchpad that tiling plans with; less where estimates were short
     traffic_slack: float = 0.01  # share of a linear layer's estimated time given up to move fewer DRAM bytes
+    kernels: tuple[str, ...] = ()  # OP=FILE.py:NAME, kernels of the user in place of ours (dse/custom.py)
     verify: bool = True
 
     def __post_init__(self) -> None:

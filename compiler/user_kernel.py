@@ -13,7 +13,7 @@ import difflib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -231,19 +231,29 @@ def _build(kernel: UserKernel, b: Builder, values: Sizes, types: Mapping[str, Te
         for name, type_ in types.items()
     }
     b.begin(kernel.name)
+    call(kernel, b, list(tensors.values()), values, sorted(outputs))
+    return b.graph
+
+
+def call(
+    kernel: UserKernel, b: Builder, tensors: Sequence[Tensor], values: Sizes, outputs: Sequence[str]
+) -> None:
+    """Run the user's function, inputs first; `outputs` are the buffers that it must write.
+
+    Raises: Infeasible, or CompileError with the line.
+    """
     parameters = {name: values[name] for name in kernel.parameters}
     try:
-        kernel.function(b, *tensors.values(), **parameters)
+        kernel.function(b, *tensors, **parameters)
     except Infeasible:
         raise
     except Exception as error:  # the user's own code: whatever it raises is the user's mistake
         kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
         raise CompileError(f"{_where(error, kernel)}: kernel {kernel.name}: {kind}{error}") from error
     written = {access.buffer for node in b.graph.root.instructions() for access in writes(node.instr)}
-    missing = sorted(outputs - written)
+    missing = [name for name in outputs if name not in written]
     if missing:
         raise CompileError(f"{kernel.file}: kernel {kernel.name}: never writes {', '.join(missing)}")
-    return b.graph
 
 
 def _where(error: Exception, kernel: UserKernel) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from dse.terminal import (
     FidelityText,
     Jobs,
     JsonOut,
+    Kernels,
     NoCache,
     Options,
     ReportOut,
@@ -40,11 +41,11 @@ from dse.terminal import (
     pairs,
     read_record,
     user_errors,
+    with_kernels,
     worker_count,
 )
 
 if TYPE_CHECKING:
-    from dse.point import Point
     from dse.result import Record
     from dse.space import Study
     from dse.sweep import Listener
@@ -70,6 +71,7 @@ def run(
     workload: WorkloadText,
     sets: Sets = [],  # noqa: B006 - typer copies it
     options: Options = [],  # noqa: B006
+    kernels: Kernels = [],  # noqa: B006
     fidelity: FidelityText = "event",
     seed: Seed = 0,
     json: JsonOut = None,
@@ -82,7 +84,7 @@ def run(
     from dse.present import record_view
 
     with user_errors():
-        point = make_point(arch, workload, sets, options, fidelity, seed)
+        point = make_point(arch, workload, sets, with_kernels(options, kernels), fidelity, seed)
         if trace is not None and point.fidelity == "roofline":
             fail(["--trace: got fidelity 'roofline', want event or exact: a bound has no events to draw"])
         run = evaluate_traced if trace is not None else lambda p: (evaluator(no_cache)(p), None, None)
@@ -213,6 +215,7 @@ def explain(
     workload: Annotated[str | None, typer.Argument(help="Workload, with ARCH.")] = None,
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
+    kernels: Kernels = [],  # noqa: B006
     seed: Seed = 0,
     jobs: Jobs = 0,
     json: JsonOut = None,
@@ -233,7 +236,7 @@ def explain(
         if workload is None:
             point = point_of(read_record(target))
         else:
-            point = make_point(target, workload, sets, options, "event", seed)
+            point = make_point(target, workload, sets, with_kernels(options, kernels), "event", seed)
         with alive(f"{point.workload} on {point.arch} and its what-ifs"):
             evaluator(no_cache)(point)  # the user's mistakes show here, as such
             found = explain_point(
@@ -280,6 +283,7 @@ def compile_command(
     workload: WorkloadText,
     sets: Sets = [],  # noqa: B006
     options: Options = [],  # noqa: B006
+    kernels: Kernels = [],  # noqa: B006
     dump: Annotated[
         str, typer.Option(help="graph | fused | decisions | tiles | program | memory.")
     ] = "program",
@@ -294,11 +298,13 @@ def compile_command(
 
     if dump not in DUMPS:
         fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{nearest(dump, DUMPS)}"])
-    point = make_point(arch, workload, sets, options, "event", 0)
+    point = make_point(arch, workload, sets, with_kernels(options, kernels), "event", 0)
     if report is not None and not numerics:
         fail(["--report: got no --numerics, want both: the report is of the errors of each op"])
     if numerics or verify:
-        _prove(point, json, report, numerics=numerics, verify=verify)
+        from dse.proving import show_proof
+
+        show_proof(point, json, report, numerics=numerics, verify=verify)
     with user_errors(), infeasible_exits(), alive(f"{workload} on {arch}"):
         text = dump_point(point, dump)
         emit({"dump": dump, "text": text}, json, None)
@@ -320,7 +326,8 @@ def kernel(
     """Time a kernel of your own and check its numbers."""
     from dataclasses import asdict
 
-    from dse.kernel import kernel_view, load_kernel, parse_sizes, time_kernel
+    from dse.kernel import kernel_view, parse_sizes, time_kernel
+    from dse.kernel_files import load_kernel
     from dse.roles import load_with_roles
 
     with user_errors(), infeasible_exits(f"{target}: "):
@@ -330,21 +337,6 @@ def kernel(
             report = time_kernel(load_kernel(target), spec, sizes, dtype)
         emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
     raise typer.Exit(OK if report.passed else PARTIAL)
-
-
-def _prove(point: Point, json: str | None, folder: Path | None, *, numerics: bool, verify: bool) -> NoReturn:
-    """Show what was checked and executed, and exit by what came of it."""
-    from dse.proofs import proof_view, prove
-
-    with user_errors(), infeasible_exits(), alive(f"{point.workload} on {point.arch}"):
-        proof = prove(point, verify=verify, numbers=numerics)
-        if folder is not None:
-            from studies.numerics import write_numerics
-
-            with writing("--report", folder):
-                write_numerics(proof.ops, folder)
-        emit(proof.record(), json, proof_view(proof))
-    raise typer.Exit(OK if proof.passed else PARTIAL)
 
 
 @app.command()

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import cast
 
 from arch_configs import ArchError, ArchSpec
-from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph
+from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph, optimise
 from compiler.errors import VerifyError
 from compiler.ir.graph import Graph
-from compiler.passes import parse_pass, run_pipeline
 from dse import summary
 from dse.costs import LawCost
+from dse.custom import with_kernels
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.point import Option, Point
@@ -62,11 +62,13 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
         else:
             bound = bind(compile_graph(graph, arch, options, LawCost(arch)), arch)
             trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
-            fused = run_pipeline(graph, tuple(parse_pass(text) for text in options.passes), arch)
+            fused = optimise(graph, arch, options)
             _fill_simulated(result, graph, fused, bound, trace, bounds)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)
     except (VerifyError, Deadlock) as mistake:  # ours: a legal point gave a program that is not
+        if options.kernels:
+            raise SpaceError([f"kernels: {mistake}; dse kernel names the line"]) from mistake
         bound = trace = None
         message = f"{mistake}\na mistake of accel-dse, not of the point: please report it"
         result["reason"] = error_reason(type(mistake).__name__, message)
@@ -91,7 +93,7 @@ def resolve(point: Point) -> tuple[ArchSpec, Graph, CompileOptions]:
         problems += error.problems
     if problems:
         raise SpaceError(problems)
-    return arch, graph, options
+    return arch, with_kernels(graph, options.kernels), options
 
 
 def point_id(point: Point) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from rich import box
@@ -15,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from arch_configs import ArchSpec
-from compiler.errors import CompileError, VerifyError
+from compiler.errors import VerifyError
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.interpret import run_program
 from compiler.ir.verify_program import check_races, program_macs
@@ -23,7 +20,7 @@ from compiler.isa import Program
 from compiler.ops.base import Array
 from compiler.user_kernel import UserKernel, compile_kernel
 from dse.costs import LawCost
-from dse.errors import SpaceError, did_you_mean
+from dse.errors import SpaceError
 from dse.numerics import COARSE, TOLERANCE, OutputError
 from dse.present import numerics_table, show_bytes, show_number, show_share, show_time
 from dse.roofline import PS_PER_S, array_ps, transfer_ps
@@ -83,47 +80,6 @@ class KernelReport:
     def passed(self) -> bool:
         """Whether the numbers and all audits are right."""
         return all(item.passed for item in self.numerics) and all(self.audit.values())
-
-
-# ---- files ---------------------------------------------------------------------------------------
-
-
-def load_kernel(target: str) -> UserKernel:
-    """The kernel of `FILE.py:NAME`; the name may be left out if the file has only one.
-
-    Raises: SpaceError for a file that cannot be run or a kernel that is not there.
-    """
-    file, colon, name = target.rpartition(":")
-    if not colon or name.endswith(".py"):
-        file, name = target, ""
-    found = {k: v for k, v in vars(_module(file)).items() if isinstance(v, UserKernel)}
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    if name in found:
-        return found[name]
-    if not found:
-        raise SpaceError([f"{file}: got no kernel, want a function under @kernel(...)"])
-    raise SpaceError([f"{file}: got kernel {name!r}, want FILE.py:NAME{did_you_mean(name, found)}"])
-
-
-def _module(file: str) -> ModuleType:
-    """Run a Python file under the name it was given, so that messages show that."""
-    path = Path(file)
-    if path.suffix != ".py" or not path.is_file():
-        raise SpaceError([f"{file}: got no Python file, want FILE.py:NAME"])
-    module = ModuleType(path.stem)
-    module.__file__ = file
-    try:
-        exec(compile(path.read_bytes(), file, "exec"), vars(module))
-    except SyntaxError as error:
-        raise SpaceError([f"{error.filename}:{error.lineno}: got {error.msg}, want Python"]) from error
-    except CompileError as error:  # a declaration, with its place
-        raise SpaceError(str(error).splitlines()) from error
-    except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the user's mistake
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-        line = f":{frames[-1].lineno}" if frames else ""
-        raise SpaceError([f"{file}{line}: {type(error).__name__}: {error}"]) from error
-    return module
 
 
 def parse_sizes(pairs: tuple[tuple[str, str], ...]) -> dict[str, int]:

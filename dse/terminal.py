@@ -71,6 +71,10 @@ Options = Annotated[
     list[str],
     typer.Option("--option", help="Compiler option, e.g. double_buffer=false. Repeatable."),
 ]
+Kernels = Annotated[
+    list[str],
+    typer.Option("--kernel", help="A kernel of yours, e.g. attention=mine.py:flash. Repeatable."),
+]
 FidelityText = Annotated[str, typer.Option("--fidelity", help="roofline | event | exact (event, unfolded).")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of anything random; kept in the record.")]
 JsonOut = Annotated[
@@ -152,6 +156,11 @@ def pairs(texts: list[str], flag: str) -> tuple[tuple[str, str], ...]:
     if wrong:
         fail(wrong)
     return tuple((name.strip(), value.strip()) for name, _, value in (text.partition("=") for text in texts))
+
+
+def with_kernels(options: list[str], kernels: list[str]) -> list[str]:
+    """`--option` texts with those of `--kernel` as the option that they are."""
+    return [*options, f"kernels={','.join(kernels)}"] if kernels else options
 
 
 def make_point(

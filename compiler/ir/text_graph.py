@@ -9,6 +9,7 @@ from compiler.ir.graph import Carry, Graph, Node, Repeat, TensorType, Value
 from compiler.ir.lexer import Line, lines, plain, quote
 from compiler.ops import OPS
 from compiler.ops.base import Op
+from compiler.ops.custom import Custom
 
 _INDENT = "  "
 
@@ -34,14 +35,14 @@ def print_graph(graph: Graph) -> str:
 
 def print_node(node: Node) -> str:
     """Such as `node y = linear(x, w) activation="relu" # fc1`."""
+    op = node.op.op if isinstance(node.op, Custom) else node.op
     options = "".join(
-        f" {field.name}={plain(getattr(node.op, field.name))}"
-        for field in fields(node.op)
-        if field.default is MISSING or not _same(getattr(node.op, field.name), field.default)
+        f" {field.name}={plain(getattr(op, field.name))}"
+        for field in fields(op)
+        if field.default is MISSING or not _same(getattr(op, field.name), field.default)
     )
-    return (
-        f"node {_names(node.outputs)} = {node.op.kind}({_names(node.inputs)}){options} # {quote(node.name)}"
-    )
+    kind = f"{op.kind}.custom" if op is not node.op else op.kind  # NOTE: cannot be read back: it is code
+    return f"node {_names(node.outputs)} = {kind}({_names(node.inputs)}){options} # {quote(node.name)}"
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -14,7 +14,8 @@ import pytest
 from arch_configs import load_arch
 from compiler import CompileError, compile_graph, compile_kernel
 from dse.costs import LawCost
-from dse.kernel import check_numbers, load_kernel
+from dse.kernel import check_numbers
+from dse.kernel_files import load_kernel
 from eventsim import simulate
 from workloads import build
 

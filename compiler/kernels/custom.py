@@ -1,0 +1,61 @@
+"""Kernels of users in place of ours: operands in rows, axes and parameters bound from the op."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from arch_configs.spec import ArchSpec
+from compiler.builder import Builder
+from compiler.errors import CompileError
+from compiler.ir.graph import Node, TensorType
+from compiler.ir.layout import ROW_MAJOR
+from compiler.kernels.site import Site
+from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.ops.base import Op
+from compiler.ops.custom import Custom
+from compiler.user_kernel import UserKernel, call
+
+
+def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    return (Fixed(ROW_MAJOR),) * (len(node.inputs) + len(node.outputs))
+
+
+def custom(b: Builder, site: Site) -> None:
+    """Lower `Custom`: call the user's function on the op's tensors."""
+    assert isinstance(site.op, Custom)
+    kernel, ports = site.op.kernel, (*site.inputs, *site.outputs)
+    types = [[port.type for port in side] for side in (site.inputs, site.outputs)]
+    values = bound_sizes(kernel, site.op.op, *types)
+    outputs = [port.tensor.name for port in site.outputs]
+    call(kernel, b, [port.tensor for port in ports], values, outputs)
+
+
+def bound_sizes(
+    kernel: UserKernel, op: Op, ins: Sequence[TensorType], outs: Sequence[TensorType]
+) -> dict[str, int]:
+    """Sizes of axes from the shapes; of parameters from the op's attributes of that name, if there are.
+
+    Raises CompileError where the operands do not fit the kernel.
+    """
+    operands = (*kernel.inputs, *kernel.outputs)
+    if (len(kernel.inputs), len(kernel.outputs)) != (len(ins), len(outs)):
+        takes = ", ".join(operand.name for operand in kernel.inputs)
+        raise CompileError(
+            f"got operands {', '.join(op.roles)} and {len(outs)} results of {op.kind}, "
+            f"want {takes} and {len(kernel.outputs)} of the kernel"
+        )
+    values: dict[str, int] = {}
+    for operand, kind in zip(operands, (*ins, *outs), strict=True):
+        if len(operand.axes) != len(kind.shape):
+            axes = " ".join(operand.axes)
+            raise CompileError(f"{operand.name}: got shape {list(kind.shape)}, want axes [{axes}]")
+        for axis, size in zip(operand.axes, kind.shape, strict=True):
+            if values.setdefault(axis, size) != size:
+                raise CompileError(f"{operand.name}: axis {axis}: got {size}, want {values[axis]} as before")
+    defaults = dict(kernel.sizes)
+    for name in kernel.parameters:
+        values[name] = int(getattr(op, name, defaults[name]))
+    return values
+
+
+KERNEL = Kernel(_wants, custom)
