@@ -12,7 +12,7 @@ import typer
 
 from dse.about import show_version
 from dse.alive import Checking, alive
-from dse.outputs import folder_problem, write_each, writing
+from dse.outputs import file_problem, folder_problem, write_each, writing
 from dse.terminal import (
     EXIT_OF,
     INFEASIBLE,
@@ -337,6 +337,25 @@ def kernel(
             report = time_kernel(load_kernel(target), spec, sizes, dtype)
         emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
     raise typer.Exit(OK if report.passed else PARTIAL)
+
+
+@app.command(name="import")
+def import_command(
+    source: Annotated[str, typer.Argument(help="torch")],
+    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="Returns (module, args).")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="A .json.gz (graph only) or a .pt2.")],
+    dtype: Annotated[
+        str, typer.Option(help="fp32 | bf16 | fp16: of parameters, unless the model says.")
+    ] = "fp32",
+) -> None:
+    """Export a model of yours to a file that every command takes as a workload."""
+    from dse.importing import import_torch
+
+    if source != "torch":
+        fail([f"import: got {source!r}, want torch; other files (.onnx, .mlir, config.json) need no import"])
+    check_outputs(file_problem("--out", str(out)))
+    with user_errors():
+        typer.echo(import_torch(target, out, dtype))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Files with kernels of users."""
+"""Python files of users: kernels, and models to be exported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load_kernel(target: str) -> UserKernel:
     Raises: SpaceError for a file that cannot be run or a kernel that is not there.
     """
     file, name = split_target(target)
-    found = {k: v for k, v in vars(_module(file)).items() if isinstance(v, UserKernel)}
+    found = {k: v for k, v in vars(run_file(file)).items() if isinstance(v, UserKernel)}
     if not name and len(found) == 1:
         return next(iter(found.values()))
     if name in found:
@@ -34,7 +34,7 @@ def load_kernel(target: str) -> UserKernel:
     raise SpaceError([f"{file}: got kernel {name!r}, want FILE.py:NAME{did_you_mean(name, found)}"])
 
 
-def _module(file: str) -> ModuleType:
+def run_file(file: str) -> ModuleType:
     """Run a Python file under the name it was given, so that messages show that."""
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():

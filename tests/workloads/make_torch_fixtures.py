@@ -5,9 +5,7 @@ It needs torch. Small models with seeded weights: the JSON of the archive, the w
 
 from __future__ import annotations
 
-import gzip
 import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +13,9 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
+from workloads.importers.torch_export.make import export, graph_alone
+
 HERE = Path(__file__).parent / "exported"
-KEEP = (
-    "aten.silu",
-    "aten.linear",
-    "aten.scaled_dot",
-    "aten.layer_norm",
-    "aten.gelu",
-    "aten.embedding",
-    "aten.conv2d",
-)
 
 
 class Norm(nn.Module):
@@ -113,17 +104,9 @@ class Classifier(nn.Module):
 
 
 def save(name, model, inputs, dynamic=None):
-    model.eval().requires_grad_(False)
-    exported = torch.export.export(model, inputs, dynamic_shapes=dynamic, strict=False)
-    table = torch.export.default_decompositions()
-    for op in [op for op in table if str(op).startswith(KEEP)]:
-        table.pop(op)
-    exported = exported.run_decompositions(table)
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer)
-    with zipfile.ZipFile(buffer) as archive:
-        path = next(n for n in archive.namelist() if n.endswith("models/model.json"))
-        (HERE / f"{name}.json.gz").write_bytes(gzip.compress(archive.read(path), mtime=0))
+    torch.export.save(export((model, inputs, None, dynamic)), buffer)
+    (HERE / f"{name}.json.gz").write_bytes(graph_alone(buffer))
     arrays = {f"w:{n}": t.numpy() for n, t in model.state_dict().items()}
     arrays |= {f"in:{i}": t.numpy() for i, t in enumerate(inputs)}
     np.savez_compressed(HERE / f"{name}.npz", out=model(*inputs).numpy(), **arrays)
