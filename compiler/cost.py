@@ -21,6 +21,7 @@ from compiler.isa import (
     TensorScalar,
     TensorTensor,
 )
+from compiler.rows import ONE, share_of_passes
 
 VECTOR_CLASSES: dict[type[Instr], VectorOp] = {
     Copy: "copy",
@@ -45,8 +46,8 @@ class CostModel(Protocol):
         """Picoseconds of `instr` on a vector engine; `kinds` gives the memory kind of each buffer."""
         ...
 
-    def matmul_ps(self, moving: int, dtype: str, count: int = 1) -> int:
-        """Picoseconds of `count` matmuls of `moving` columns, back to back."""
+    def matmul_ps(self, moving: int, dtype: str, count: int = 1, chain: int = 1) -> int:
+        """Picoseconds of `count` matmuls of `moving` columns, in chains that add to the same sums."""
         ...
 
     def transfer_ps(self, nbytes: int) -> int:
@@ -71,11 +72,12 @@ class Roofline:
         cycles = spec.overhead + max(spec.min_interval, -(-src.free_elements * passes * factor // 1))
         return int(-(-cycles * 10**12 // spec.clock))
 
-    def matmul_ps(self, moving: int, dtype: str, count: int = 1) -> int:
+    def matmul_ps(self, moving: int, dtype: str, count: int = 1, chain: int = 1) -> int:
         """Issue-limited time of the array."""
         array = self._arch.array
-        passes: Fraction = array.passes.get(dtype, Fraction(1))  # type: ignore[call-overload]
-        cycles = ceil((passes * max(moving, array.min_interval) + array.overhead) / array.units)
+        whole: Fraction = array.passes.get(dtype, ONE)  # type: ignore[call-overload]
+        passes, issued = share_of_passes(whole, chain)
+        cycles = ceil((passes * max(moving, array.min_interval) + issued * array.overhead) / array.units)
         return ceil(cycles * count * 10**12 / (array.clock * array.sustained))
 
     def transfer_ps(self, nbytes: int) -> int:

@@ -172,7 +172,8 @@ class Matmul(Instr):
 
     `reset` lists expressions: when all are zero dst is overwritten, else accumulated. An empty
     tuple always overwrites; None always accumulates.
-    `load` is false when the stationary tile is the one already in the array.
+    `load` is false when the stationary tile is the one already in the array. `chain` matmuls like this
+    one, with it, add to the same sums one after the other; it matters to types of less than one pass.
     """
 
     dst: Access
@@ -181,6 +182,7 @@ class Matmul(Instr):
     reset: tuple[Affine, ...] | None = ()
     load: bool = True
     model: bool = True  # False: array work that the model does not ask for (ones-reductions)
+    chain: int = 1
 
     @property
     def macs(self) -> int:

@@ -31,6 +31,7 @@ from compiler.ir.tiles import TileGraph
 from compiler.ir.verify_program import program_macs, verify_program
 from compiler.isa import Instr, Program, writes
 from compiler.ops.base import Array
+from compiler.rows import share_passes
 from compiler.sync import plan_sync
 
 __all__ = ["Builder", "CompileError", "Tensor", "UserKernel", "compile_kernel", "kernel"]
@@ -232,6 +233,7 @@ def _build(kernel: UserKernel, b: Builder, values: Sizes, types: Mapping[str, Te
     }
     b.begin(kernel.name)
     call(kernel, b, list(tensors.values()), values, sorted(outputs))
+    share_passes(b.graph.root, b.arch)
     return b.graph
 
 

@@ -272,5 +272,5 @@ def _matmul_ps(b: Builder, shape: Shape, dtype: str, passes: int, images: int, r
     for _, i_n, i in tile_counts(images, part.images):
         for _, r_n, r in tile_counts(rows, part.rows):
             for _, c_n, c in tile_counts(shape.window.wo, part.cols):
-                time += b.cost.matmul_ps(i * r * c, dtype, passes * i_n * r_n * c_n)
+                time += b.cost.matmul_ps(i * r * c, dtype, passes * i_n * r_n * c_n, passes)
     return time

@@ -247,13 +247,13 @@ def _block_bytes(site: Site, shape: Shape, plan: Plan) -> tuple[int, int]:
     return _stretched(site, s_bytes, s_run), _stretched(site, m_bytes, m_run)
 
 
-def _array_ps(b: Builder, site: Site, shape: Shape) -> int:
-    """Array time of all matmuls."""
+def _array_ps(b: Builder, site: Site, shape: Shape, chain: int) -> int:
+    """Array time of all matmuls; `chain` k tiles are on chip at once."""
     dtype = site.inputs[0].type.dtype
     tiles = _count(shape.s, shape.s_tile) * shape.k_tiles * shape.weights
     whole, rest = divmod(shape.m, shape.m_tile)
-    total = b.cost.matmul_ps(shape.m_tile, dtype, tiles * whole)
-    return total + (b.cost.matmul_ps(rest, dtype, tiles) if rest else 0)
+    total = b.cost.matmul_ps(shape.m_tile, dtype, tiles * whole, chain)
+    return total + (b.cost.matmul_ps(rest, dtype, tiles, chain) if rest else 0)
 
 
 def _eviction_ps(b: Builder, site: Site, shape: Shape) -> int:
@@ -282,7 +282,7 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     m_loads = m_blocks if plan.hold == "m" else blocks
     out = shape.s * shape.m * shape.itemsize
     moved = b.cost.transfer_ps(s_loads * s_bytes + m_loads * m_bytes + out)
-    compute = _array_ps(b, site, shape)
+    compute = _array_ps(b, site, shape, plan.k_block)
     streamed = b.cost.transfer_ps((s_bytes if plan.hold != "s" else 0) + (m_bytes if plan.hold != "m" else 0))
     delay = dma.issue + dma.latency + dma.completion
     round_trip = -(-(delay + streamed + compute // blocks) // plan.slots)

@@ -9,6 +9,7 @@ from typing import cast
 
 from arch_configs.spec import DTypeName, RampSpec, SystolicSpec
 from compiler.isa import Access, Matmul, Transpose
+from compiler.rows import ONE, share_of_passes
 from eventsim.clock import PS_PER_S, ceil_div
 from eventsim.errors import SimError
 
@@ -20,13 +21,16 @@ def _passes(spec: SystolicSpec, dtype: str) -> Fraction:
     return passes
 
 
-def _cycles(spec: SystolicSpec, passes: Fraction, columns: int, stationary_columns: int) -> int:
+def _cycles(
+    spec: SystolicSpec, passes: Fraction, columns: int, stationary_columns: int, issued: Fraction = ONE
+) -> int:
     """Cycles of streaming `columns` past a tile; `stationary_columns` 0 means it is already loaded."""
     load = ceil_div(spec.weight_load * stationary_columns, spec.cols)
     stream = max(columns, spec.min_interval)
+    overhead = issued * spec.overhead
     if spec.background_load:
-        return ceil((passes * max(stream, load) + spec.overhead) / spec.units)
-    return ceil((passes * stream + load + spec.overhead) / spec.units)
+        return ceil((passes * max(stream, load) + overhead) / spec.units)
+    return ceil((passes * stream + load + overhead) / spec.units)
 
 
 def matmul_cycles(instr: Matmul, spec: SystolicSpec) -> int:
@@ -35,15 +39,16 @@ def matmul_cycles(instr: Matmul, spec: SystolicSpec) -> int:
     Model: `(overhead + passes * max(moving columns, min_interval, load)) / units`, rounded up; a load in
     the background hides behind the stream, else it adds. Successive matmuls are dealt over the units, each
     of which holds a stationary tile of its own; that all find work is assumed.
-    `load = ceil(weight_load * stationary columns / cols)`; `passes` of the slower operand. Contraction
-    rows cost nothing: they are parallel. Left out: the pipeline's fill and drain, which only delay the
-    signal (`latency`), and that a type of less than one pass needs twice the rows to gain.
+    `load = ceil(weight_load * stationary columns / cols)`; `passes` of the slower operand, shared as
+    `share_of_passes` says. Contraction rows cost nothing: they are parallel. Left out: the pipeline's fill
+    and drain, which only delay the signal (`latency`).
     Source: nki.isa.nc_matmul, "4 * max(min(64, N_stationary), N_moving) TensorE cycles" for fp32, and
     the trainium_inferentia2_arch guide, initiation interval max(N, 64).
     """
-    passes = max(_passes(spec, instr.stationary.dtype), _passes(spec, instr.moving.dtype))
+    slower = max(_passes(spec, instr.stationary.dtype), _passes(spec, instr.moving.dtype))
+    passes, issued = share_of_passes(slower, instr.chain)
     loaded = instr.stationary.free_elements if instr.load else 0
-    return _cycles(spec, passes, instr.moving.free_elements, loaded)
+    return _cycles(spec, passes, instr.moving.free_elements, loaded, issued)
 
 
 def transpose_cycles(instr: Transpose, spec: SystolicSpec) -> int:
