@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from workloads.importers.file_request import FileRequest, check_bound, check_exists
 from workloads.importers.flat import FlatGraph, ImportedModel
-from workloads.importers.onnx_model import basic, layers
+from workloads.importers.onnx_model import basic, layers, moves
 from workloads.importers.onnx_model.reader import OnnxModel, read_model
 from workloads.importers.onnx_model.translator import FLOATS, Translation, Translator
 from workloads.importers.raising.roll import roll
@@ -53,18 +53,18 @@ OPERATORS: dict[str, Translation] = {
     "IsNaN": basic.is_nan,
     "CumSum": basic.cumsum,
     "GatherND": basic.gather_nd,
-    "Reshape": basic.reshape,
-    "Flatten": basic.flatten,
-    "Unsqueeze": basic.unsqueeze,
-    "Squeeze": basic.squeeze,
-    "Transpose": basic.transpose,
-    "Expand": basic.expand,
-    "Tile": basic.tile,
-    "Concat": basic.concat,
-    "Slice": basic.slice_,
-    "Split": basic.split,
-    "Gather": basic.gather,
-    "Pad": basic.pad,
+    "Reshape": moves.reshape,
+    "Flatten": moves.flatten,
+    "Unsqueeze": moves.unsqueeze,
+    "Squeeze": moves.squeeze,
+    "Transpose": moves.transpose,
+    "Expand": moves.expand,
+    "Tile": moves.tile,
+    "Concat": moves.concat,
+    "Slice": moves.slice_,
+    "Split": moves.split,
+    "Gather": moves.gather,
+    "Pad": moves.pad,
     "ReduceMean": basic.reduce("mean"),
     "ReduceSum": basic.reduce("add"),
     "ReduceMax": basic.reduce("max"),
