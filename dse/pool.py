@@ -147,9 +147,22 @@ class WorkerPool:
                     child.terminate()
 
 
-def evaluate_all(evaluate: Evaluate, points: Sequence[Point], jobs: int) -> list[Record]:
-    """Records of all points in their order; in this process if there is only one worker to use."""
+def evaluate_all(
+    evaluate: Evaluate,
+    points: Sequence[Point],
+    jobs: int,
+    heard: Callable[[Record], None] = lambda record: None,
+) -> list[Record]:
+    """Records of all points in their order; in this process if there is only one worker to use.
+
+    `heard` gets each record as it comes.
+    """
     if jobs == 1:
-        return [guarded(evaluate, point) for point in points]
-    found = dict(WorkerPool(evaluate, jobs).run(iter(enumerate(points))))
+        numbered = ((index, guarded(evaluate, point)) for index, point in enumerate(points))
+    else:
+        numbered = WorkerPool(evaluate, jobs).run(iter(enumerate(points)))
+    found: dict[int, Record] = {}
+    for index, record in numbered:
+        heard(record)
+        found[index] = record
     return [found[index] for index in range(len(points))]
