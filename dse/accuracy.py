@@ -6,9 +6,8 @@ A ratio is predicted time over measured time, so an error above zero means that 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean, median
 from typing import TypeVar
 
@@ -49,6 +48,15 @@ def accuracy(pairs: Sequence[tuple[float, float]]) -> Accuracy:
     )
 
 
+def accuracy_of_groups(groups: Mapping[K, Sequence[tuple[float, float]]]) -> Accuracy:
+    """Of all rows, but with mean and bias averaged over the groups, so that no large one outweighs others."""
+    whole = accuracy([pair for pairs in groups.values() for pair in pairs])
+    each = [accuracy(pairs) for pairs in groups.values()]
+    return replace(
+        whole, mean_abs=fmean(item.mean_abs for item in each), bias=fmean(item.bias for item in each)
+    )
+
+
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's: Pearson's correlation of the ranks, ties at their mean rank."""
     if len(pairs) < 3:
@@ -63,11 +71,3 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
 def share_within(sizes: Sequence[float], limit: float) -> float:
     """Share of absolute errors that are at most `limit`, up to what floating point adds."""
     return sum(size <= limit + 1e-9 for size in sizes) / len(sizes)
-
-
-def mean_of_groups(errors: Iterable[tuple[K, float]]) -> float:
-    """Mean over groups of each group's mean, so that no group counts more for having more rows."""
-    groups: dict[K, list[float]] = defaultdict(list)
-    for group, error in errors:
-        groups[group].append(error)
-    return fmean(fmean(items) for items in groups.values())

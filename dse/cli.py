@@ -30,6 +30,7 @@ from dse.terminal import (
     Sets,
     SweepOut,
     TraceOut,
+    ValidationOut,
     WorkloadText,
     check_outputs,
     console,
@@ -382,9 +383,27 @@ def check(
         fail(problems)
 
 
+@app.command()
+def validate(
+    suites: Annotated[
+        list[str], typer.Option("--suite", help="dse list suites, or a CSV of your own. Repeatable.")
+    ] = [],  # noqa: B006
+    out: ValidationOut = None,
+    jobs: Jobs = 0,
+    json: JsonOut = None,
+    no_cache: NoCache = False,
+) -> None:
+    """Predict published measurements and say how far off that is, by device, op and regime."""
+    from dse.validating import show_validation
+
+    show_validation(suites, out, json, evaluator(no_cache), worker_count(jobs))
+
+
 @app.command(name="list")
 def list_command(
-    what: Annotated[str, typer.Argument(help="archs | workloads | passes | kernels | searchers | studies")],
+    what: Annotated[
+        str, typer.Argument(help="archs | workloads | passes | kernels | searchers | studies | suites")
+    ],
     json: JsonOut = None,
 ) -> None:
     """List what there is by name."""
@@ -395,10 +414,14 @@ def list_command(
         from studies import STUDIES
 
         found = {name: study.question for name, study in STUDIES.items()}
+    elif what == "suites":
+        from dse.validating import list_suites
+
+        found = list_suites()
     elif what in LISTS:
         found = LISTS[what]()
     else:
-        names = [*LISTS, "studies"]
+        names = [*LISTS, "studies", "suites"]
         fail([f"list: got {what!r}, want one of {', '.join(names)}{nearest(what, names)}"])
     with user_errors():
         emit(found, json, None)

@@ -67,6 +67,11 @@ class Measured:
         return Point(self.arch, self.workload, self.overrides, self.options)
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether the workload is a tile kernel, `FILE.py:NAME,size=number`, in place of a graph."""
+        return self.workload.partition(":")[0].endswith(".py")
+
+    @property
     def reference(self) -> float:
         """The value that was measured, in `unit`: a limit without its margin."""
         return self.value / self.margin

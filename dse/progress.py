@@ -74,7 +74,7 @@ class Bar:
         """Leave the finished bar standing."""
         self._progress.stop()
 
-    def __call__(self, planned: Planned, record: Record) -> None:
+    def __call__(self, planned: Planned | None, record: Record) -> None:
         """A point ended."""
         self._counts.of[record["status"]] += 1
         self._progress.update(self._task, advance=1, counts=self._counts.text())
@@ -104,7 +104,7 @@ class Lines:
         if self._done:
             self._line()
 
-    def __call__(self, planned: Planned, record: Record) -> None:
+    def __call__(self, planned: Planned | None, record: Record) -> None:
         """A point ended."""
         self._counts.of[record["status"]] += 1
         self._done += 1

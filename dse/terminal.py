@@ -95,6 +95,10 @@ SweepOut = Annotated[
     Path | None,
     typer.Option("-o", "--out", callback=_sweep_folder, help="Folder; by default the study's name."),
 ]
+ValidationOut = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", callback=_sweep_folder, help="Write a report here: HTML, PNG, CSV."),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not read or write ~/.cache/accel-dse.")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Worker processes; 0: one per core.")]
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import html
-import io
 from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from dse.errors import SpaceError
 from dse.present import show_share, show_time
@@ -17,24 +13,12 @@ from dse.result import DEFINITIONS, Record, parse_record
 from dse.space import load_study
 from dse.store import JOURNAL, flatten, read_journal, write_csv, write_text
 from studies import STUDIES
-from studies.base import StudyFigure, failure, labels
+from studies.base import failure, labels
+from studies.page import CSS, PAGE, figure_section, html_table, save_figure
 from studies.pareto import PROXY
 from studies.plots import style
 
-DPI = 130
 MOST_ROWS = 400
-PAGE = "index.html"
-_CSS = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 68rem; padding: 0 1rem;
-  color: #222; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
-table { border-collapse: collapse; font-size: 13px; } th, td { padding: 3px 10px; text-align: right; }
-th { border-bottom: 2px solid #888; } td { border-bottom: 1px solid #eee; }
-th:first-child, td:first-child { text-align: left; }
-tr.bad td { background: repeating-linear-gradient(45deg, #fff, #fff 6px, #f3e6e6 6px, #f3e6e6 12px); }
-figure { margin: 1rem 0 2rem; } figure img { max-width: 100%; } figcaption { font-size: 13px; color: #555; }
-.wide { overflow-x: auto; } code { background: #f4f4f4; padding: 0 3px; }
-"""
 
 
 def report_folder(folder: Path) -> Path:
@@ -83,8 +67,8 @@ def write_report(records: Sequence[Record], folder: Path, *, title: str, questio
         table = study.table(records)
         with style():
             for drawn in study.figures(table):
-                _save(drawn, folder)
-                sections.append(_section(study.question, drawn))
+                save_figure(drawn, folder)
+                sections.append(figure_section(study.question, drawn))
     write_csv(
         folder / "points.csv",
         [{"point": name, **flatten(r)} for name, r in zip(labels(records), records, strict=True)],
@@ -92,29 +76,6 @@ def write_report(records: Sequence[Record], folder: Path, *, title: str, questio
     page = folder / PAGE
     write_text(page, _page(title, question, records, sections))
     return page
-
-
-def _save(drawn: StudyFigure, folder: Path) -> None:
-    drawn.figure.savefig(folder / f"{drawn.name}.png", dpi=DPI, metadata={"Software": None})
-    write_text(folder / f"{drawn.name}.csv", drawn.data.to_csv(index=False, lineterminator="\n"))
-
-
-def _svg(figure: Figure) -> str:
-    """The figure as an SVG image inside the page; no date in it, so equal figures are equal bytes."""
-    text = io.BytesIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return base64.b64encode(text.getvalue()).decode()
-
-
-def _section(question: str, drawn: StudyFigure) -> str:
-    alt = html.escape(drawn.title)
-    return (
-        f"<h2>{alt}</h2>\n<p>{html.escape(question)}</p>\n"
-        f'<figure><img alt="{alt}" src="data:image/svg+xml;base64,{_svg(drawn.figure)}">'
-        f"<figcaption>{html.escape(drawn.caption)} "
-        f'Numbers: <a href="{drawn.name}.csv">{drawn.name}.csv</a>, image: '
-        f'<a href="{drawn.name}.png">{drawn.name}.png</a>.</figcaption></figure>\n'
-    )
 
 
 def _page(title: str, question: str, records: Sequence[Record], sections: Sequence[str]) -> str:
@@ -126,7 +87,7 @@ def _page(title: str, question: str, records: Sequence[Record], sections: Sequen
     asked = f"<p><b>{html.escape(question)}</b></p>\n" if question else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_CSS}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<style>{CSS}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
         f"{asked}"
         f"<p>{len(records)} points: {summary}. Times are predictions, from simulating the compiled program; "
         "they are not measurements.</p>\n"
@@ -152,23 +113,12 @@ def _points(records: Sequence[Record]) -> str:
     head = ["point", "workload", "time", "throughput", "mfu", "hfu", "mbu", "audit", "status"]
     more = len(records) - MOST_ROWS
     tail = f"<p>{more} more points are in points.csv.</p>" if more > 0 else ""
-    return _table(head, rows) + tail
+    return html_table(head, rows) + tail
 
 
 def show_rate(value: float) -> str:
     """Whole numbers with thousands apart, below a hundred four digits; never a power of ten."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.4g}"
-
-
-def _table(head: Sequence[str], rows: Sequence[tuple[bool, Sequence[str]]]) -> str:
-    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    body = "".join(
-        f"<tr{' class=bad' if bad else ''}>"
-        + "".join(f"<td>{html.escape(c)}</td>" for c in cells)
-        + "</tr>\n"
-        for bad, cells in rows
-    )
-    return f'<div class="wide"><table><tr>{top}</tr>\n{body}</table></div>'
 
 
 def _failures(records: Sequence[Record]) -> str:
@@ -184,7 +134,7 @@ def _failures(records: Sequence[Record]) -> str:
         rows.append((True, [label, reason["code"], reason["resource"], *amounts, reason["fix"]]))
     if not rows:
         return "<p>Every point has a result.</p>"
-    return _table(["point", "code", "resource", "needed", "available", "fix"], rows[:MOST_ROWS])
+    return html_table(["point", "code", "resource", "needed", "available", "fix"], rows[:MOST_ROWS])
 
 
 def _provenance(records: Sequence[Record]) -> str:
@@ -209,4 +159,4 @@ def _provenance(records: Sequence[Record]) -> str:
         for r in records[:1]
     ]
     lines.append((False, ["the first point again", commands[0] if commands else ""]))
-    return _table(["what", "value"], lines)
+    return html_table(["what", "value"], lines)

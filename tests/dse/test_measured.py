@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dse.accuracy import accuracy, mean_of_groups, rank_correlation
+from dse.accuracy import accuracy, accuracy_of_groups, rank_correlation
 from dse.errors import SpaceError
 from dse.evaluation import evaluate
 from dse.measured import Measured, load_measured
@@ -109,8 +109,28 @@ def test_metrics_are_parts_of_one_record() -> None:
 
 
 def test_a_rate_that_is_half_is_a_time_that_is_double() -> None:
-    slow = Prediction(measured(unit="ops/s", value=100.0), "ok", 50.0)
-    assert slow.ratio == Prediction(measured(unit="us", value=100.0), "ok", 200.0).ratio == 2.0
+    slow = Prediction(measured(unit="ops/s", value=100.0), "ok", 50.0, 20)
+    assert slow.ratio == Prediction(measured(unit="us", value=100.0), "ok", 200.0, 20).ratio == 2.0
+    assert slow.times_ps == (10.0, 20.0)
+
+
+def test_a_kernel_is_a_workload_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from compiler.user_kernel import kernel\n"
+        '@kernel(inputs={"x": "m n"}, outputs={"y": "m n"}, sizes={"m": 9, "n": 64}, reference=abs)\n'
+        "def move(b, x, y):\n"
+        "    t = b.scratch(x.shape, x.dtype)\n"
+        "    b.dma(t[:], x[:])\n"
+        '    b.dma(y[:], t[:], "output")\n'
+    )
+    small, large = (only(workload=f"{file}:move,m={m},dtype=fp32") for m in (64, 128))
+    assert small.value is not None
+    assert large.value is not None
+    assert 0 < small.value < large.value
+    wrong = only(workload=f"{file}:moves")
+    assert (wrong.status, wrong.value) == ("error", None)
+    assert "did you mean 'move'" in wrong.reason
 
 
 def test_regimes() -> None:
@@ -165,4 +185,9 @@ def test_rank_correlation_by_hand() -> None:
 
 
 def test_groups_count_alike() -> None:
-    assert mean_of_groups([("a", 1.0), ("a", 3.0), ("b", 4.0)]) == pytest.approx(3.0)
+    groups = {"a": [(10, 11), (10, 13)], "b": [(10, 6)]}
+    found = accuracy_of_groups(groups)
+    assert found.count == 3
+    assert found.mean_abs == pytest.approx((0.2 + 0.4) / 2)
+    assert found.bias == pytest.approx((0.2 - 0.4) / 2)
+    assert found.median_abs == pytest.approx(0.3), "of rows"
