@@ -60,6 +60,9 @@ def test_every_module_of_the_sources_is_in_the_wheel(wheel: zipfile.ZipFile) -> 
 def test_data_files_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     data = [*(ROOT / "arch_configs").glob("*.yaml"), *(ROOT / "workloads" / "configs").glob("*.json")]
+    data += [
+        path for path in (ROOT / "studies/validation").rglob("*") if path.is_file() and path.suffix != ".pyc"
+    ]
     assert data
     assert {str(path.relative_to(ROOT)) for path in data} <= names
 

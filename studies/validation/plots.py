@@ -105,7 +105,7 @@ def _errors(known: pd.DataFrame) -> StudyFigure:
     axes.set_xlabel("predicted time / measured time")
     figure.legend(loc="outside upper center", ncols=3)
     return StudyFigure(
-        "errors",
+        "errors-by-op",
         "Errors of each op",
         "Predicted over measured time of every row that nothing was fitted to; the bar is the median, the "
         f"bands are 10 % and 25 % either way. What lies outside {LOWEST:g} to {HIGHEST:g} is at the edge.",

@@ -32,9 +32,9 @@ SUITES, UNMAPPED = HERE / "suites", HERE / "unmapped"
 WORST = 20
 NOTE = (
     "An error above zero means that the prediction is slower. Mean and bias are over the means of each "
-    "device and op, so that the many rows of one op do not outweigh the others. The roofline is the error of the "
-    "analytic lower bound on the same rows: what a calculation without a program and a machine would say. "
-    "Rows that a constant of ours was derived from are in no mean."
+    "device and op, so that the many rows of one op do not outweigh the others. The roofline is the error "
+    "of the analytic lower bound on the same rows: what a calculation without a program and a machine "
+    "would say. Rows that a constant of ours was derived from are in no mean."
 )
 _QUESTION = "How far are predictions from what was measured?"
 

@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_exit_3_with_a_table() -> None:
         (("diff", "a.json", "b.json"), "a.json: got no readable file"),
         (("check", "none.yaml", "trn11"), "trn11: got 'trn11', want one of"),
         (("list", "arch"), "did you mean 'archs'"),
-        (("list", "zzz"), "want one of archs, workloads, passes, kernels, searchers, studies\n"),
+        (("list", "zzz"), "want one of archs, workloads, passes, kernels, searchers, studies, suites\n"),
         (
             ("compile", "trn1", GEMM, "--dump", "zzz"),
             "want one of graph, fused, decisions, tiles, program, memory\n",
@@ -183,7 +183,9 @@ def test_check_tells_archs_from_studies(tmp_path: Path) -> None:
     assert "study 'tiny', 4 points, all valid" in out
 
 
-@pytest.mark.parametrize("what", ["archs", "workloads", "passes", "kernels", "searchers", "studies"])
+@pytest.mark.parametrize(
+    "what", ["archs", "workloads", "passes", "kernels", "searchers", "studies", "suites"]
+)
 def test_lists_are_not_empty(what: str) -> None:
     code, out, _ = dse("list", what)
     assert code == 0

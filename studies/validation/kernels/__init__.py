@@ -1,0 +1,1 @@
+"""Tile kernels that published durations are held against."""

@@ -1,0 +1,22 @@
+// NKIBench add_rmsnorm_matmul: a sum of [4096, 1024], its norm, times [1024, 2048].
+module @add_rmsnorm_matmul {
+  func.func public @main(%x: tensor<4096x1024xf32>, %residual: tensor<4096x1024xf32>, %gain: tensor<1024xf32>, %w: tensor<1024x2048xf32>) -> (tensor<4096x2048xf32>) {
+    %s = stablehlo.add %x, %residual : tensor<4096x1024xf32>
+    %sq = stablehlo.multiply %s, %s : tensor<4096x1024xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %total = stablehlo.reduce(%sq init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<4096x1024xf32>, tensor<f32>) -> tensor<4096xf32>
+    %count = stablehlo.constant dense<1024.0> : tensor<f32>
+    %counts = stablehlo.broadcast_in_dim %count, dims = [] : (tensor<f32>) -> tensor<4096xf32>
+    %mean = stablehlo.divide %total, %counts : tensor<4096xf32>
+    %eps = stablehlo.constant dense<1.0e-6> : tensor<f32>
+    %epses = stablehlo.broadcast_in_dim %eps, dims = [] : (tensor<f32>) -> tensor<4096xf32>
+    %shifted = stablehlo.add %mean, %epses : tensor<4096xf32>
+    %inv = stablehlo.rsqrt %shifted : tensor<4096xf32>
+    %invs = stablehlo.broadcast_in_dim %inv, dims = [0] : (tensor<4096xf32>) -> tensor<4096x1024xf32>
+    %scaled = stablehlo.multiply %s, %invs : tensor<4096x1024xf32>
+    %gains = stablehlo.broadcast_in_dim %gain, dims = [1] : (tensor<1024xf32>) -> tensor<4096x1024xf32>
+    %n = stablehlo.multiply %scaled, %gains : tensor<4096x1024xf32>
+    %y = stablehlo.dot_general %n, %w, contracting_dims = [1] x [0] : (tensor<4096x1024xf32>, tensor<1024x2048xf32>) -> tensor<4096x2048xf32>
+    return %y : tensor<4096x2048xf32>
+  }
+}
