@@ -59,6 +59,15 @@ class Validation:
         return [line for suite in self.suites for line in _lines(suite.name, self._tested(suite.name))]
 
     @property
+    def conditions(self) -> dict[str, Accuracy]:
+        """Errors by how the values came about, over all suites."""
+        groups: dict[str, list[Prediction]] = defaultdict(list)
+        for suite in self.suites:
+            for item in self._tested(suite.name):
+                groups[item.row.conditions].append(item)
+        return {name: accuracy_of_groups(_pairs(items)) for name, items in groups.items()}
+
+    @property
     def fitted(self) -> list[tuple[str, Prediction]]:
         """Rows with a value that something of ours was derived from."""
         return [(suite, item) for suite, item in self.predictions if item.row.fitted and item.ratio]
@@ -153,18 +162,22 @@ def _grouped(
 
 def _line(suite: str, device: str, op: str, regime: str, items: Sequence[Prediction]) -> Line:
     """Errors of a group; mean and bias over the means of its devices and ops."""
-    pairs, bounds = defaultdict(list), defaultdict(list)
+    has_bounds = all(item.bound_ps is not None for item in items)
+    roofline = accuracy_of_groups(_pairs(items, bounds=True)).mean_abs if has_bounds else None
+    return Line(suite, device, op, regime, accuracy_of_groups(_pairs(items)), roofline)
+
+
+def _pairs(
+    items: Iterable[Prediction], *, bounds: bool = False
+) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Measured and predicted times, or lower bounds in place of these, by device and op."""
+    pairs = defaultdict(list)
     for item in items:
-        times = item.times_ps
-        if times is None:
-            continue
-        group = device_of(item.row), item.row.op
-        pairs[group].append(times)
-        if item.bound_ps is not None:
-            bounds[group].append((times[0], float(item.bound_ps)))
-    has_bounds = sum(map(len, bounds.values())) == len(items)
-    roofline = accuracy_of_groups(bounds).mean_abs if has_bounds else None
-    return Line(suite, device, op, regime, accuracy_of_groups(pairs), roofline)
+        if item.times_ps is not None:
+            measured, predicted = item.times_ps
+            answer = float(item.bound_ps or 0) if bounds else predicted
+            pairs[device_of(item.row), item.row.op].append((measured, answer))
+    return pairs
 
 
 def row_cells(suite: str, item: Prediction) -> dict[str, Cell]:

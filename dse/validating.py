@@ -29,7 +29,7 @@ from dse.validate import (
     row_cells,
 )
 from studies.validation import SUITES, UNMAPPED, cells, claims, row_texts, write_validation
-from studies.validation.report import HEAD, ROW_HEAD
+from studies.validation.report import CONDITION_HEAD, HEAD, ROW_HEAD, condition_texts
 
 WORST = 10
 
@@ -92,7 +92,7 @@ def _view(found: Validation, unmapped: Sequence[Unmapped]) -> Group:
     others = _table("claimed by others", "simulator", "workload", "hardware", "error, %")
     for claim in claims():
         others.add_row(claim["simulator"], claim["workload"], claim["hardware"], claim["error_pct"])
-    return Group(*errors, worst, *_missing(found), others, _counts(found, unmapped))
+    return Group(*errors, _conditions(found), worst, *_missing(found), others, _counts(found, unmapped))
 
 
 def _errors(suite: str, found: Validation) -> Table:
@@ -102,6 +102,13 @@ def _errors(suite: str, found: Validation) -> Table:
     for line in found.lines:
         if line.suite == suite and ALL in (line.op, line.regime):
             table.add_row(*cells(line)[1:])
+    return table
+
+
+def _conditions(found: Validation) -> Table:
+    table = _table("errors by how the values came about, all suites", *CONDITION_HEAD)
+    for texts in condition_texts(found):
+        table.add_row(*texts)
     return table
 
 
@@ -123,7 +130,19 @@ def _counts(found: Validation, unmapped: Sequence[Unmapped]) -> str:
 
 def _table(title: str, *columns: str) -> Table:
     """Texts left, numbers right."""
-    texts = ("suite", "device", "op", "regime", "id", "workload", "reason", "status", "simulator", "hardware")
+    texts = (
+        "conditions",
+        "suite",
+        "device",
+        "op",
+        "regime",
+        "id",
+        "workload",
+        "reason",
+        "status",
+        "simulator",
+        "hardware",
+    )
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(column, justify="left" if column in texts else "right", overflow="fold")

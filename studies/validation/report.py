@@ -64,6 +64,7 @@ def write_validation(found: Validation, unmapped: Sequence[Unmapped], folder: Pa
 def _page(found: Validation, unmapped: Sequence[Unmapped], drawn: Sequence[str]) -> str:
     counts = ", ".join(f"{suite.name} {len(suite.rows)}" for suite in found.suites)
     kinds = "".join(f"<li><b>{name}</b>: {html.escape(text)}</li>" for name, text in CONDITIONS.items())
+    by_kind = html_table(CONDITION_HEAD, [(False, texts) for texts in condition_texts(found)])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>validation</title>'
         f"<style>{CSS}</style></head><body>\n<h1>Validation</h1>\n<p><b>{_QUESTION}</b></p>\n"
@@ -74,7 +75,7 @@ def _page(found: Validation, unmapped: Sequence[Unmapped], drawn: Sequence[str])
         f"<h2>Rows without a prediction</h2>\n{_without(found)}\n"
         f"<h2>What other simulators claim</h2>\n{_claims()}\n"
         f"<h2>Published rows that are not compared</h2>\n{_unmapped(unmapped)}\n"
-        f"<h2>What the conditions of a row mean</h2>\n<ul>{kinds}</ul>\n"
+        f"<h2>By how the values came about</h2>\n{by_kind}\n<ul>{kinds}</ul>\n"
         f'<p>All rows with their sources: <a href="rows.csv">rows.csv</a>; all errors: '
         f'<a href="errors.csv">errors.csv</a>. Model source digest: {model_digest()}.</p>\n</body></html>\n'
     )
@@ -95,6 +96,20 @@ def cells(line: Line) -> list[str]:
     shares = [_percent(values[name]) for name in ("within_10_pct", "within_25_pct", "roofline_mean_abs_pct")]
     where = [line.suite, *("" if text == ALL else text for text in (line.device, line.op, line.regime))]
     return [*where, str(line.accuracy.count), *errors, rank, *shares]
+
+
+CONDITION_HEAD = ("conditions", "rows", "mean |error|", "median", "bias", "within 10 %", "within 25 %")
+
+
+def condition_texts(found: Validation) -> list[list[str]]:
+    """Errors by the conditions of rows, as the texts of a table."""
+    rows = []
+    for name, item in sorted(found.conditions.items()):
+        errors = [_percent(100 * item.mean_abs), _percent(100 * item.median_abs)]
+        errors.append(_percent(100 * item.bias, signed=True))
+        shares = [_percent(100 * share) for share in (item.within_10, item.within_25)]
+        rows.append([name, str(item.count), *errors, *shares])
+    return rows
 
 
 def _percent(value: Cell, *, signed: bool = False) -> str:

@@ -124,6 +124,7 @@ def test_lines_by_hand() -> None:
     assert whole.accuracy.bias == pytest.approx((0.2 - 0.4) / 2)
     assert whole.roofline == pytest.approx(((0.45 + 0.35) / 2 + 0.7) / 2)
     assert lines["a", "x", "compute-bound"].accuracy.max_abs == pytest.approx(0.3)
+    assert found.conditions["measured"] == whole.accuracy
     assert [item.row.id for _, item in found.worst(2)] == ["c", "b"], "a factor either way"
     assert [item.row.id for _, item in found.fitted] == ["d"]
 
