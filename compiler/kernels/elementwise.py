@@ -149,9 +149,8 @@ def _by_features(b: Builder, site: Site) -> None:
     r_block = max(1, min(period, room // 2))
     q_block = max(1, min(tokens // period, room // r_block - 1, max(1, LONG_RUN // (size * r_block))))
     n_block = max(1, min(LONG_RUN // (size * q_block * r_block), room // (q_block * r_block) - 1))
-    source, target = (
-        _periodic(blocked(port), period) for port in (lhs, out)
-    )  # [block, blocks, repeats, period]
+    # as [block, blocks, repeats, period]
+    source, target = (blocked(port).split(2, period) for port in (lhs, out))
     for first, count, rows in tile_counts(features, block):
         for n in b.tiles(count, min(n_block, count), "f"):
             at = (n.start + first, n.size)
@@ -171,11 +170,6 @@ def _by_features(b: Builder, site: Site) -> None:
                     _combine(b, _func(site), z, x, y, is_vector and q.size > SHORT)
                     with b.stage(1):
                         b.dma(target[where], z[:], "output")
-
-
-def _periodic(value: Tensor, period: int) -> Tensor:
-    """[block, blocks, columns] as [block, blocks, repeats, period]."""
-    return value.split(2, period)
 
 
 def _combine(b: Builder, func: str, z: Tensor, x: Tensor, y: Tensor, scalar: bool) -> None:

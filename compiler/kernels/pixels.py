@@ -115,6 +115,5 @@ def move_blocks(b: Builder, site: Site) -> None:
 
 
 UPSAMPLE = Kernel(features_wants, upsample)
-JOIN = Kernel(features_wants, join_channels)
 CHANNEL_ADD = Kernel(_add_wants, channel_add)
 BLOCKS = Kernel(features_wants, move_blocks)

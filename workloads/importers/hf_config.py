@@ -196,7 +196,6 @@ def _deepseek(config: Config) -> tuple[Request, ...]:
         config.problems.append(f"qk_rope_head_dim: got {model.rope}, want an even number")
     if model.nope != model.head_dim:
         config.problems.append(f"v_head_dim: got {model.head_dim}, want qk_nope_head_dim={model.nope}")
-    # NOTE: a chunk over latents would need tiles of queries, which `LatentDecode` has no kernel for.
     return llama.phases(model, layers)
 
 

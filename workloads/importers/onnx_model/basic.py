@@ -249,9 +249,6 @@ def where(t: Translator, node: OnnxNode) -> Known:
     return t.flat.elementwise(node.name, Select(), cond, lhs, rhs)
 
 
-# ---- shapes --------------------------------------------------------------------------------------
-
-
 def reduce(func: str) -> Translation:
     """`ReduceMean`, `ReduceSum`, ... over neighbouring axes."""
 

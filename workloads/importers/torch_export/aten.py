@@ -75,10 +75,6 @@ def _pow(t: Translator, call: Call) -> Known:
     return t.flat.binary(call.name, "pow", x, t.value(exponent))
 
 
-def _rsqrt_like(t: Translator, call: Call) -> Known:
-    return t.flat.unary(call.name, "rsqrt", t.value(shapes.first(call)))
-
-
 def _cast(t: Translator, call: Call) -> Known:
     x = t.value(shapes.first(call))
     if isinstance(x, np.ndarray):
