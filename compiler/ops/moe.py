@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 from compiler.ops.elementwise import FUNCTIONS
 from compiler.ops.norm import softmax
 from compiler.routing import assign, padded
@@ -98,7 +98,7 @@ class Route(_Routed):
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch(_Routed):
+class Dispatch(_Routed, Move):
     """Rows of tokens in the order of their experts: `y[r] = x[source[r]]`.
 
     x [t, f], source [rows] int32 -> [rows, f]. Padding rows (`routing.padded`) repeat token 0; none reads
@@ -122,11 +122,6 @@ class Dispatch(_Routed):
         rows = sum(padded(self.counts))
         self.expect("source", source, (rows,), "int32")
         return (TensorType((rows, x.shape[1]), x.dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def constants(self) -> dict[str, Array]:
