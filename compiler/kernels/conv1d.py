@@ -6,29 +6,18 @@ On the vector engines where the array takes several passes for the type, and for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Affine
 from compiler.kernels.site import Port, Site, base_block
 from compiler.kernels.strips import blocked, tile_counts
-from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Features, Kernel, Same, always
 from compiler.ops.ssm import CausalConv1d, ConvStep
 
 LONG = 1024  # positions a tile: the shifted rest is then small; assumed
-
-
-def _conv_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Same(0))
-
-
-def _step_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Same(0), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Same(0), Same(0))
 
 
 def stretched(tile: Tensor, size: int) -> Tensor:
@@ -172,5 +161,5 @@ def _step(b: Builder, site: Site, func: str | None, window: Tensor, filters: Ten
     return y
 
 
-CAUSAL_CONV1D = Kernel(_conv_wants, causal_conv1d)
-CONV_STEP = Kernel(_step_wants, conv_step)
+CAUSAL_CONV1D = Kernel(always(Features(), PLAIN, PLAIN, Same(0)), causal_conv1d)
+CONV_STEP = Kernel(always(Features(), Same(0), PLAIN, PLAIN, Same(0), Same(0)), conv_step)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import blocked, common_pieces
-from compiler.kernels.wants import Features, Kernel, Same, Want
+from compiler.kernels.wants import Features, Kernel, Same, always, features_wants
 from compiler.ops.image import Upsample
 
 LONG = 8192  # bytes of a partition that are worked on at once; assumed
-
-
-def features_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """Channels or features on partitions, in blocks of any size."""
-    return (Features(),) * (len(node.inputs) + len(node.outputs))
-
-
-def _add_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Features(), Same(0))
 
 
 def upsample(b: Builder, site: Site) -> None:
@@ -115,5 +103,5 @@ def move_blocks(b: Builder, site: Site) -> None:
 
 
 UPSAMPLE = Kernel(features_wants, upsample)
-CHANNEL_ADD = Kernel(_add_wants, channel_add)
+CHANNEL_ADD = Kernel(always(Features(), Features(), Same(0)), channel_add)
 BLOCKS = Kernel(features_wants, move_blocks)

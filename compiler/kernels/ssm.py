@@ -17,15 +17,14 @@ from compiler.builder import Builder, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Affine
 from compiler.kernels.conv1d import stretched
 from compiler.kernels.site import Site, base_block, turned_block
 from compiler.kernels.strips import blocked
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.ssm import SsdScan
 
-_PLAIN = Fixed(ROW_MAJOR)
 FAR = -1.0e30  # in front of exp: no weight
 SHARE = 3  # of the scratchpad for one chunk, as chunks at four stages keep some of their tiles; assumed
 
@@ -36,7 +35,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     dtype = types[node.inputs[0]].dtype
     x = Fixed(feature_blocked(turned_block(arch, op.head_dim, dtype)))
     mixed = Fixed(feature_blocked(turned_block(arch, op.state, dtype)))
-    return (x, _PLAIN, mixed, _PLAIN, _PLAIN, _PLAIN, x)
+    return (x, PLAIN, mixed, PLAIN, PLAIN, PLAIN, x)
 
 
 @dataclass(frozen=True, slots=True)

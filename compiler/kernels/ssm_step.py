@@ -13,16 +13,14 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
+from compiler.ir.layout import Layout, feature_blocked
 from compiler.isa import Affine
 from compiler.kernels.conv1d import stretched
 from compiler.kernels.site import Port, Site, bank_pitch, base_block, turned_block
 from compiler.kernels.strips import blocked
 from compiler.kernels.transpose import check_rows
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.ssm import SsdStep
-
-_PLAIN = Fixed(ROW_MAJOR)
 
 
 def _feature_block(arch: ArchSpec, op: SsdStep, dtype: str) -> int:
@@ -47,7 +45,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     dtype = types[node.inputs[1]].dtype
     block = turned_block(arch, op.state, dtype)
     x, state = Fixed(feature_blocked(_feature_block(arch, op, dtype))), Fixed(state_layout(block))
-    return (state, x, _PLAIN, Fixed(feature_blocked(block)), _PLAIN, _PLAIN, _PLAIN, x, state)
+    return (state, x, PLAIN, Fixed(feature_blocked(block)), PLAIN, PLAIN, PLAIN, x, state)
 
 
 @dataclass(frozen=True, slots=True)
