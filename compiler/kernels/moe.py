@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.kernels.site import Site
@@ -38,18 +36,13 @@ def route(b: Builder, site: Site) -> None:
         for j in b.tiles(top, at_once, "j"):
             shape = (t.size, j.size, experts)
             picked = b.scratch(shape, "fp32", slots=site.slots, name="picked")
-            mine = _stretched(which, 2, experts)[:, (j.start, j.size), :]
+            mine = which.stretch(experts)[:, (j.start, j.size), :]
             b.tensor_tensor(picked[:], number.part(0, 0, t.size).repeat(1, j.size)[:], mine, "equal")
             b.tensor_tensor(picked[:], picked[:], scores.repeat(1, j.size)[:], "multiply")
             b.reduce(gates[:, (j.start, j.size)], picked[:], "add")
         result = _finish_gates(b, site, op, gates)
         with b.stage(1):
             b.dma(site.outputs[0].tensor[rows, :], result[:], "output")
-
-
-def _stretched(tile: Tensor, axis: int, size: int) -> Tensor:
-    """`tile` with a last axis of `size` that repeats each element."""
-    return replace(tile, shape=(*tile.shape, size), strides=(*tile.strides, 0))
 
 
 def _scores(b: Builder, site: Site, op: Route, raw: Tensor) -> Tensor:
