@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.base import Array, Move, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class GroupNorm(Op):
         self.expect_rank("x", x, "n c h w")
         if self.groups < 1 or x.shape[1] % self.groups:
             raise self.reject(f"groups: got {self.groups}, want a divisor of {x.shape[1]} channels")
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise self.reject(f"activation: got {self.activation!r}, want one of: {', '.join(FUNCTIONS)}")
+        check_activation(self, self.activation)
         for role, vector in (("gain", gain), ("beta", beta)):
             self.expect(role, vector, x.shape[1:2], x.dtype)
         return (x,)
