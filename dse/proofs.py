@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from rich import box
 from rich.console import Group
@@ -52,10 +53,11 @@ def prove(point: Point, *, verify: bool, numbers: bool) -> Proof:
 
     Raises: as `verify_point` and `numerics`.
     """
+    measure = cache(numerics)  # the checks ask for it too
     return Proof(
-        verify_point(point) if verify else (),
+        verify_point(point, measure) if verify else (),
         op_errors(point) if numbers else (),
-        numerics(point) if numbers else (),
+        measure(point) if numbers else (),
     )
 
 
