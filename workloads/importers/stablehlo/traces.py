@@ -9,10 +9,8 @@ from math import isfinite
 import numpy as np
 
 from compiler.ops import Select
-from workloads.importers.raising.heads import MASKED
+from workloads.importers.raising.heads import HIDDEN, MASKED
 from workloads.importers.stablehlo.translator import Held, Scores, Trace, Translator
-
-HIDDEN = -1.0e4  # a score that is set to less does not count; assumed
 
 
 def own(x: Held) -> Trace:
