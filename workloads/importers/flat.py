@@ -32,6 +32,7 @@ from compiler.ops import (
     Reshape,
     Scalar,
     Select,
+    TakeRows,
     Tokens,
     Unary,
     Upsample,
@@ -232,6 +233,15 @@ class FlatGraph:
         if stack is not None:
             return self.permute(name, stack, (0, 1, 3, 2))
         return x if self.shape(x) == shape else self.op(name, Reshape(shape), x)
+
+    def rows(self, x: Known, dtype: str = "fp32") -> Ref:
+        """All axes but the last as one; an array becomes a table of `dtype`."""
+        shape = self.shape(x)
+        return self.ref(self.reshape("rows", x, (prod(shape[:-1]), shape[-1])), dtype)
+
+    def token(self, name: str, x: Ref, index: int) -> Ref:
+        """Row `index` of each sequence of [sequences, tokens, features]."""
+        return self.op(name, TakeRows(self.shape(x)[1], index), self.rows(x))
 
     def _turned_stack(self, x: Ref, shape: tuple[int, ...]) -> Ref | None:
         """[a, b, c, d] if `x` is it as [a * b, d, c], and wanted as [a, b, d, c]."""

@@ -111,9 +111,7 @@ def _softmax(t: Translator, call: Call) -> Known:
 
 def _linear(t: Translator, call: Call) -> Known:
     x, weight = t.value(call.args["input"]), cast("Name", call.args["weight"])
-    shape, dtype = t.flat.shape(x), t.dtype(call)
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1])), dtype)
-    y = t.flat.op(call.name, Linear(), rows, t.weight(weight.name, "T"))
+    y = t.flat.op(call.name, Linear(), t.flat.rows(x, t.dtype(call)), t.weight(weight.name, "T"))
     bias = call.args.get("bias")
     if isinstance(bias, Name):
         y = t.flat.op(f"{call.name}.bias", Binary("add"), y, t.weight(bias.name))
@@ -129,11 +127,10 @@ def _embedding(t: Translator, call: Call) -> Known:
 
 
 def _layer_norm(t: Translator, call: Call) -> Known:
-    x, shape = t.value(call.args["input"]), t.shape(call)
+    shape, dtype = t.shape(call), t.dtype(call)
     features = shape[-1]
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), features)), t.dtype(call))
+    rows = t.flat.rows(t.value(call.args["input"]), dtype)
     gain, beta = call.args.get("weight"), call.args.get("bias")
-    dtype = t.dtype(call)
     scale = (
         t.weight(gain.name) if isinstance(gain, Name) else t.flat.ref(np.ones(features, np.float32), dtype)
     )
