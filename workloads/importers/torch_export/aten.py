@@ -18,10 +18,8 @@ from compiler.ops import (
 )
 from workloads.errors import WorkloadError
 from workloads.importers.flat import Known, Ref
-from workloads.importers.raising.activations import activation
 from workloads.importers.raising.heads import attention
-from workloads.importers.raising.norms import rms_norm
-from workloads.importers.raising.tokens import assembled
+from workloads.importers.raising.steps import raised_product, raised_sum
 from workloads.importers.torch_export import images, shapes
 from workloads.importers.torch_export.caches import index_put
 from workloads.importers.torch_export.reader import Call, Name
@@ -51,20 +49,13 @@ def _binary(func: str, numpy: str) -> Translation:
 
 def _add(t: Translator, call: Call) -> Known:
     lhs, rhs = (t.value(call.args[key]) for key in ("self", "other"))
-    for x, other in ((lhs, rhs), (rhs, lhs)):
-        tokens = assembled(t.flat, call.name, x, other)
-        if tokens is not None:
-            return tokens
-    return _binary("add", "add")(t, call)
+    tokens = raised_sum(t.flat, call.name, lhs, rhs)
+    return _binary("add", "add")(t, call) if tokens is None else tokens
 
 
 def _mul(t: Translator, call: Call) -> Known:
     lhs, rhs = (t.value(call.args[key]) for key in ("self", "other"))
-    for gain, y in ((lhs, rhs), (rhs, lhs)):
-        normed = rms_norm(t.flat, call.name, gain, y)
-        if normed is not None:
-            return normed
-    raised = activation(t.flat, call.name, lhs, rhs)
+    raised = raised_product(t.flat, call.name, lhs, rhs)
     return _binary("mul", "multiply")(t, call) if raised is None else raised
 
 
