@@ -54,12 +54,6 @@ def fields(shape: Shape, value: object) -> tuple[str, ...]:
     return ()
 
 
-def is_named(shape: Shape) -> bool:
-    """Whether this is a mapping whose keys are names the file chooses (engines, memories, axes)."""
-    shape = _plain(shape)
-    return get_origin(shape) is dict and get_origin(_plain(get_args(shape)[0])) is not Literal
-
-
 def is_mapping(shape: Shape, value: object) -> bool:
     """Whether something of this shape is written as a mapping."""
     return get_origin(_plain(shape)) is dict or model(shape, value) is not None

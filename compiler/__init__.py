@@ -14,6 +14,7 @@ from compiler.lowering import Lowered, lower
 from compiler.options import EASED, CompileOptions
 from compiler.passes import parse_pass, run_pipeline
 from compiler.relayout import with_relayouts
+from compiler.rows import share_passes
 from compiler.sync import plan_sync
 from compiler.user_kernel import compile_kernel
 
@@ -24,6 +25,7 @@ __all__ = [
     "Program",
     "Shortfall",
     "VerifyError",
+    "compile_fused",
     "compile_graph",
     "compile_kernel",
     "optimise",
@@ -43,8 +45,15 @@ def compile_graph(
     option is wrong).
     """
     options = options or CompileOptions()
-    graph = optimise(graph, arch, options)  # canonicalise, fuse
-    lowered, placement = tile_graph(graph, arch, options, cost)
+    fused = optimise(graph, arch, options)  # canonicalise, fuse
+    return compile_fused(fused, arch, options, cost)
+
+
+def compile_fused(
+    fused: Graph, arch: ArchSpec, options: CompileOptions, cost: CostModel | None = None
+) -> Program:
+    """The rest of `compile_graph`, for a graph that `optimise` made. Raises: as that."""
+    lowered, placement = tile_graph(fused, arch, options, cost)
     plan = plan_sync(lowered.tiles, placement)  # who waits for whom
     program = emit(
         lowered.tiles,
@@ -82,6 +91,7 @@ def tile_graph(
         except Infeasible as error:
             misfits.append(error)
         if not misfits:
+            share_passes(lowered.tiles.root, arch)  # which narrow matmuls the array takes at once
             return lowered, placement
         failures.append(max(misfits, key=_missing))  # the fix must be enough for all ops
         ops = {op for misfit in misfits for op in misfit.ops}

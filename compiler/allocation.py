@@ -23,6 +23,11 @@ MANY = 16  # stretches from which looking at all lives is cheaper; both only mat
 ALIGNMENT = 64  # bytes; assumed: one DMA beat
 
 
+def aligned(nbytes: int) -> int:
+    """Bytes with what is left out behind them, so that what follows begins aligned."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Lifetime:
     """First and last position (inclusive) of program order in which a buffer holds something."""
@@ -100,7 +105,7 @@ def _place_dram(buffers: list[TileBuffer], arch: ArchSpec, placed: dict[str, Buf
     address = 0
     for b in buffers:
         placed[b.name] = _buffer(b, address, b.slot_bytes)
-        address = _round_up(address + b.slot_bytes * b.slots, ALIGNMENT)
+        address = aligned(address + b.slot_bytes * b.slots)
     spec = arch.memories[arch.dram]
     available = spec.capacity - spec.reserved
     if address > available:
@@ -240,10 +245,9 @@ class _Occupied:
 def _step(slot_bytes: int, bank: int) -> tuple[int, int]:
     """Distance of slots and alignment; a slot of an accumulator must not straddle a bank."""
     if not bank:
-        step = _round_up(slot_bytes, ALIGNMENT)
-        return step, ALIGNMENT
+        return aligned(slot_bytes), ALIGNMENT
     if slot_bytes >= bank:
-        return _round_up(slot_bytes, bank), bank
+        return -(-slot_bytes // bank) * bank, bank
     share = bank
     while share % 8 == 0 and share // 2 >= slot_bytes:  # a share stays a multiple of 4, the bytes of a sum
         share //= 2
@@ -263,10 +267,6 @@ def _find_overlaps(buffers: list[Buffer], overlaps: dict[str, list[str]]) -> Non
 
 def _buffer(b: TileBuffer, address: int, slot_bytes: int) -> Buffer:
     return Buffer(b.name, b.memory, b.dtype, address, slot_bytes, b.slots, b.partitions, b.tensor, b.kind)
-
-
-def _round_up(value: int, to: int) -> int:
-    return -(-value // to) * to
 
 
 def _op(buffer: TileBuffer) -> str:

@@ -37,7 +37,6 @@ from compiler.isa import (
     operands,
     reads,
     var,
-    writes,
 )
 from compiler.tensor import Range, Tensor, row_major, rows_of, spread
 
@@ -90,7 +89,7 @@ class Builder:
         outer, self._stage = self._stage, 0
         try:
             yield var(node.var)
-            _check_stages(node)
+            node.check_stages()
         finally:
             node.body.sort(key=lambda child: child.stage)  # program order within an iteration: by stage
             self._stage = outer
@@ -381,21 +380,3 @@ class Builder:
             op=self.op,
         )
         self._vector(instr, None)
-
-
-def _check_stages(loop: TileLoop) -> None:
-    """Refuse a stage that feeds a lower one: behind the sort by stage it would come too late."""
-    if not any(child.stage for child in loop.body):
-        return
-    made: dict[str, int] = {}
-    for child in loop.body:
-        nodes = list(child.instructions()) if isinstance(child, TileLoop) else [child]
-        for node in nodes:
-            for access in reads(node.instr):
-                if made.get(access.buffer, 0) > child.stage:
-                    raise CompileError(
-                        f"{node.instr.op}: {access.buffer} is written at stage {made[access.buffer]} of loop "
-                        f"{loop.var} and read at stage {child.stage}, want a stage that is not lower"
-                    )
-        for node in nodes:
-            made.update(dict.fromkeys((access.buffer for access in writes(node.instr)), child.stage))

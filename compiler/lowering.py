@@ -20,7 +20,6 @@ from compiler.ops.conv import Conv2d
 from compiler.ops.image import Pixels, Tokens
 from compiler.ops.tensor import Reshape
 from compiler.options import CompileOptions
-from compiler.rows import share_passes
 from compiler.tensor import reshaped
 
 
@@ -55,7 +54,6 @@ def lower(
     b = Builder(arch, graph.name, cost)
     lowering = _Lowering(graph, arch, options, b, layouts, eased or {})
     lowering.run()
-    share_passes(b.graph.root, arch)
     values = sorted(graph.values, key=lambda v: v.name)
     states = tuple(v.name for v in values if v.kind == "state")
     return Lowered(

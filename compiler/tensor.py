@@ -104,6 +104,10 @@ class Tensor:
         strides.insert(axis, 0)
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
+    def stretch(self, size: int) -> Tensor:
+        """A new last axis of `size` that repeats each element."""
+        return self.repeat(len(self.shape), size)
+
 
 def _range(item: Index, extent: int) -> tuple[int | Affine, int | None, int]:
     if isinstance(item, slice):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler import Program, compile_graph, optimise, tile_graph
+from compiler import Program, compile_fused, optimise, tile_graph
 from compiler.ir.text import print_graph, print_program
 from compiler.ir.text_tiles import print_tiles
 from dse import summary
@@ -30,7 +30,7 @@ def dump_point(point: Point, what: str) -> str:
         return print_decisions(graph, arch, options)
     if what == "tiles":
         return print_tiles(tile_graph(fused, arch, options, cost)[0].tiles)
-    program = compile_graph(graph, arch, options, cost)
+    program = compile_fused(fused, arch, options, cost)
     views: dict[str, Callable[[Program], str]] = {"program": print_program, "memory": _memory_map}
     text = views[what](program)
     if what == "memory":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from arch_configs import ArchError, ArchSpec
-from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_graph, optimise
+from compiler import CompileError, CompileOptions, Infeasible, Shortfall, compile_fused, optimise
 from compiler.errors import VerifyError
 from compiler.ir.graph import Graph
 from dse import summary
@@ -60,9 +60,9 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
         if point.fidelity == "roofline":
             _fill_roofline(result, graph, arch, bounds)
         else:
-            bound = bind(compile_graph(graph, arch, options, LawCost(arch)), arch)
-            trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
             fused = optimise(graph, arch, options)
+            bound = bind(compile_fused(fused, arch, options, LawCost(arch)), arch)
+            trace = simulate_bound(bound, fold=point.fidelity == "event", record=True)
             _fill_simulated(result, graph, fused, bound, trace, bounds)
     except Infeasible as problem:
         _empty_metrics(result, problem.shortfall)

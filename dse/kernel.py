@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from arch_configs import ArchSpec
 from compiler.errors import VerifyError
@@ -22,7 +20,7 @@ from compiler.user_kernel import UserKernel, compile_kernel
 from dse.costs import LawCost
 from dse.errors import SpaceError
 from dse.numerics import COARSE, TOLERANCE, OutputError
-from dse.present import numerics_table, show_bytes, show_number, show_share, show_time
+from dse.present import numerics_table, show_bytes, show_number, show_share, show_time, words_table
 from dse.roofline import PS_PER_S, array_ps, transfer_ps
 from dse.summary import memory_records
 from eventsim import BoundProgram, Deadlock, Trace, audit, bind, bounds, instances, simulate, simulate_bound
@@ -234,7 +232,7 @@ def _peaks(program: Program, arch: ArchSpec) -> dict[str, tuple[int, int]]:
 def kernel_view(report: KernelReport) -> RenderableType:
     """The report as tables."""
     sizes = ", ".join(f"{name}={size}" for name, size in report.sizes.items())
-    facts = _table(f"{report.kernel} on {report.arch}: {sizes}, {report.dtype}", "", "")
+    facts = words_table(f"{report.kernel} on {report.arch}: {sizes}, {report.dtype}", "", "")
     dma, time_ps = report.dma, report.time_ps
     rows = [
         ("time", f"{show_time(time_ps)} and a launch of {show_time(report.launch_ps)}"),
@@ -263,19 +261,12 @@ def kernel_view(report: KernelReport) -> RenderableType:
     return Group(facts, _stream_table(report), _numbers_view(report))
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def _bound(bound_ps: int, time_ps: int) -> str:
     return f"{show_time(bound_ps)}, {show_share(bound_ps / max(1, time_ps))} of the time"
 
 
 def _stream_table(report: KernelReport) -> RenderableType:
-    table = _table("engines and queues", "name", "busy", "idle", "waits, largest first", "instructions")
+    table = words_table("engines and queues", "name", "busy", "idle", "waits, largest first", "instructions")
     for row in report.streams:
         largest = sorted(row.wait_ps.items(), key=lambda item: (-item[1], item[0]))
         waits = ", ".join(f"{cause} {show_share(ps / max(1, report.time_ps))}" for cause, ps in largest if ps)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from compiler import compile_graph, optimise
+from compiler import compile_fused, compile_graph, optimise
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Repeat
 from compiler.ir.interpret import run_graph, run_program
@@ -73,7 +73,7 @@ def op_errors(point: Point) -> tuple[OpError, ...]:
     check_size(point, graph)
     check_dram(graph, arch)
     graph = optimise(graph, arch, options)
-    program = compile_graph(graph, arch, replace(options, passes=()), LawCost(arch))
+    program = compile_fused(graph, arch, options, LawCost(arch))
     feeds = random_feeds(graph, point.seed)
     exact = run_graph(graph, feeds, round_storage=False, inner=True)
     rounded = run_graph(graph, feeds, inner=True)

@@ -53,11 +53,19 @@ def _scaled(value: float | None, units: Sequence[tuple[str, int]], base: str) ->
     return f"{value:.4g} {base}"
 
 
+def words_table(title: str, *columns: str) -> Table:
+    """House style, all columns left."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def _table(title: str, *columns: str) -> Table:
     """House style: names left, numbers right."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    table = words_table(title, *columns)
+    for column in table.columns[1:]:
+        column.justify = "right"
     return table
 
 

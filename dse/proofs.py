@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from dse.numerics import OpError, OutputError, first_diverging, numerics, op_errors
 from dse.point import Point
-from dse.present import numerics_table
+from dse.present import numerics_table, words_table
 from dse.verify import Check, verify_point
 
 
@@ -52,10 +52,11 @@ def prove(point: Point, *, verify: bool, numbers: bool) -> Proof:
 
     Raises: as `verify_point` and `numerics`.
     """
+    measure = cache(numerics)  # the checks ask for it too
     return Proof(
-        verify_point(point) if verify else (),
+        verify_point(point, measure) if verify else (),
         op_errors(point) if numbers else (),
-        numerics(point) if numbers else (),
+        measure(point) if numbers else (),
     )
 
 
@@ -69,7 +70,7 @@ def proof_view(proof: Proof) -> Group:
 
 def checks_table(found: Sequence[Check]) -> Table:
     """Every check, what it looked at, and what it found."""
-    table = _table("checks", "check", "looked at", "", "found")
+    table = words_table("checks", "check", "looked at", "", "found")
     for item in found:
         verdict = {True: ("pass", "green"), False: ("FAIL", "red"), None: ("-", "yellow")}[item.passed]
         table.add_row(item.name, item.looked_at, Text(*verdict), item.found)
@@ -81,18 +82,11 @@ def ops_table(found: Sequence[OpError]) -> Table:
     first = first_diverging(found)
     title = f"ops; the first out of tolerance is {first.op}" if first else "ops, all within tolerance"
     errors = ("max abs", "relative", "ulp", "rounding alone", "tolerance")
-    table = _table(title, "op", "kind", "type", *errors, "")
+    table = words_table(title, "op", "kind", "type", *errors, "")
     for item in found:
         verdict = Text("pass", style="green") if item.passed else Text("FAIL", style="red")
         numbers = (item.max_abs, item.relative, item.ulp, item.rounding, item.tolerance)
         table.add_row(item.op, item.kind, item.dtype, *(f"{number:.3g}" for number in numbers), verdict)
-    return table
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler import CompileError, compile_graph, optimise
+from compiler import CompileError, compile_fused, optimise
 from compiler.errors import VerifyError
 from compiler.ir.graph import Graph
 from compiler.ir.tokens import program_order
@@ -14,10 +14,11 @@ from compiler.ir.verify_program import check_races, program_macs, verify_program
 from compiler.isa import Program, walk
 from dse.costs import LawCost
 from dse.evaluation import check_dram, resolve
-from dse.numerics import MOST_MACS, numerics
+from dse.numerics import MOST_MACS, OutputError, numerics
 from dse.point import Point
 from eventsim import BoundProgram, Deadlock, audit, bind, simulate_bound
 
+Measure = Callable[[Point], tuple[OutputError, ...]]
 STEPS = 200_000  # instructions of a program that is also gone through one by one; assumed: some seconds
 
 
@@ -31,15 +32,16 @@ class Check:
     found: str = ""
 
 
-def verify_point(point: Point) -> tuple[Check, ...]:
+def verify_point(point: Point, measure: Measure = numerics) -> tuple[Check, ...]:
     """All checks in order; a check that fails does not keep the others from running.
 
+    `measure` executes the program: a caller that does so too hands in one that remembers.
     Raises: Infeasible, or the user's errors.
     """
     arch, graph, options = resolve(point)
     check_dram(graph, arch)
     fused = optimise(graph, arch, options)
-    program = compile_graph(graph, arch, options, LawCost(arch))
+    program = compile_fused(fused, arch, options, LawCost(arch))
     instructions = [times for _, nodes in program.streams for _, times in walk(nodes)]
     steps, static = sum(instructions), len(instructions)
     checks = [
@@ -58,7 +60,7 @@ def verify_point(point: Point) -> tuple[Check, ...]:
     else:
         left_out = f"{steps} instructions, more than {STEPS}: left out"
         checks += [Check(name, left_out, None) for name in ("races", "deadlock")]
-    return (*checks, _audited(bind(program, arch)), *_numbers(point, graph))
+    return (*checks, _audited(bind(program, arch)), *_numbers(point, graph, measure))
 
 
 def _audited(bound: BoundProgram) -> Check:
@@ -67,7 +69,7 @@ def _audited(bound: BoundProgram) -> Check:
     return Check("audit of the simulation", f"{len(laws)} laws", not failed, ", ".join(failed))
 
 
-def _numbers(point: Point, graph: Graph) -> list[Check]:
+def _numbers(point: Point, graph: Graph, measure: Measure) -> list[Check]:
     if graph.macs > MOST_MACS:
         return [Check("numbers", f"{graph.macs} MACs, more than {MOST_MACS}: left out", None)]
     return [
@@ -77,7 +79,7 @@ def _numbers(point: Point, graph: Graph) -> list[Check]:
             item.passed,
             f"relative error {item.relative:.2g} of {item.tolerance:g}",
         )
-        for item in numerics(point)
+        for item in measure(point)
     ]
 
 

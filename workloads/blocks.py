@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from compiler.ir.graph import Carry, Graph, Node, Repeat, TensorType, Value
-from compiler.ops import Attention, Binary, LayerNorm, Linear, Op, RmsNorm, Scalar, Unary
+from compiler.ops import Attention, Binary, KvWrite, LayerNorm, Linear, Op, RmsNorm, Scalar, Unary
 
 
 class GraphBuilder:
@@ -202,8 +202,35 @@ def attended(
 
 def encoder_attention(b: GraphBuilder, x: str, batch: int, heads: int, *, qkv_bias: bool = True) -> str:
     """Bidirectional self-attention with output projection."""
-    width = b.type(x).shape[1]
-    head_dim = width // heads
-    q, k, v = (linear(b, name, x, width, bias=qkv_bias) for name in ("q", "k", "v"))
-    attention = Attention(batch, heads, heads, head_dim, causal=False, scale=head_dim**-0.5)
-    return linear(b, "o", b.op("attention", attention, q, k, v), width, bias=True)
+    q, k, v = (linear(b, name, x, b.type(x).shape[1], bias=qkv_bias) for name in "qkv")
+    return attended(b, q, k, v, batch, heads)
+
+
+def caches(
+    b: GraphBuilder, heads: tuple[int, int, int, int], length: int, prefix: str = ""
+) -> tuple[str, str]:
+    """States for keys and values of `length` positions; `heads` as attention has them, batch first."""
+    batch, _, kv_heads, head_dim = heads
+    k = b.state(f"{prefix}k_cache", batch, kv_heads, head_dim, length)
+    return k, b.state(f"{prefix}v_cache", batch, kv_heads, length, head_dim)
+
+
+def grown_caches(
+    b: GraphBuilder, heads: tuple[int, int, int, int], length: int, tokens: int, k: str, v: str
+) -> tuple[str, str]:
+    """The same with keys and values of the last `tokens` positions written to them."""
+    k_cache, v_cache = caches(b, heads, length)
+    b.update("k_write", KvWrite(length - tokens, axis_k=True, tokens=tokens), k_cache, k)
+    b.update("v_write", KvWrite(length - tokens, axis_k=False, tokens=tokens), v_cache, v)
+    return k_cache, v_cache
+
+
+def embedded(b: GraphBuilder, name: str, x: str, hidden: int) -> str:
+    """What diffusion models are told of time, text as a whole, or guidance: an MLP of two products."""
+    inner = b.op(f"{name}.act", Unary("silu"), linear(b, f"{name}.fc1", x, hidden, bias=True))
+    return linear(b, f"{name}.fc2", inner, hidden, bias=True)
+
+
+def step_meta(batch: int, rows: int, latent: int) -> dict[str, int | float | str]:
+    """Of one denoising step of `batch` images, each once or twice in `rows`."""
+    return {"unit": "steps", "work": batch, "batch": batch, "rows": rows, "latent": latent}

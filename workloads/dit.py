@@ -26,7 +26,7 @@ from compiler.ops import (
     Tokens,
     Unary,
 )
-from workloads.blocks import GraphBuilder, encoder_attention, linear, mlp, rms_norm
+from workloads.blocks import GraphBuilder, embedded, encoder_attention, linear, mlp, rms_norm, step_meta
 from workloads.request import FLOATS, Request, key
 
 EPS = 1e-6  # of all norms, in the three models
@@ -83,7 +83,7 @@ class DitStep(Request):
         x = b.repeat("layers", self.layers, x, layer)
         x = final(b, x, told, model.patch**2 * model.out_channels)
         noise = image_of(b, x, rows, model.out_channels, side, model.patch)
-        return b.build((noise,), _meta(self.batch, rows, self.latent))
+        return b.build((noise,), step_meta(self.batch, rows, self.latent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Sd3Step(Request):
             _, x = net.double(c, x, last=True)
         x = final(b, x, net.told, model.patch**2 * model.channels)
         velocity = image_of(b, x, rows, model.channels, side, model.patch)
-        return b.build((velocity,), _meta(self.batch, rows, self.latent))
+        return b.build((velocity,), step_meta(self.batch, rows, self.latent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +166,11 @@ class FluxStep(Request):
         x = b.repeat("singles", self.singles, b.op("joined", JoinRows(rows), c, x), net.single)
         x = b.op("image", PartRows(rows, self.text, net.seq), x)
         velocity = final(b, x, net.told, model.channels)
-        return b.build((velocity,), _meta(self.batch, rows, self.latent))
+        return b.build((velocity,), step_meta(self.batch, rows, self.latent))
 
 
 def _patch_problems(latent: int, patch: int) -> list[str]:
     return [f"latent: got {latent}, want a multiple of the patch size {patch}"] if latent % patch else []
-
-
-def _meta(batch: int, rows: int, latent: int) -> dict[str, int | float | str]:
-    return {"unit": "steps", "work": batch, "batch": batch, "rows": rows, "latent": latent}
 
 
 def patches(b: GraphBuilder, rows: int, channels: int, latent: int, patch: int, hidden: int) -> str:
@@ -191,12 +187,6 @@ def image_of(b: GraphBuilder, x: str, rows: int, channels: int, side: int, patch
     x = b.op("out.patches", Reshape((rows, side, side, patch, patch, channels)), x)
     x = b.op("out.turned", Permute((0, 5, 1, 3, 2, 4)), x)
     return b.op("out.image", Reshape((rows, channels, side * patch, side * patch)), x)
-
-
-def embedded(b: GraphBuilder, name: str, x: str, hidden: int) -> str:
-    """What the layers are told of time, text as a whole, or guidance: an MLP of two products."""
-    inner = b.op(f"{name}.act", Unary("silu"), linear(b, f"{name}.fc1", x, hidden, bias=True))
-    return linear(b, f"{name}.fc2", inner, hidden, bias=True)
 
 
 def modulation(b: GraphBuilder, name: str, told: str, parts: int) -> list[str]:

@@ -15,13 +15,12 @@ from compiler.ops import (
     Binary,
     DecodeAttention,
     Embedding,
-    KvWrite,
     Rope,
     Scalar,
     TakeRows,
     Unary,
 )
-from workloads.blocks import GraphBuilder, gated_mlp, layer_norm, linear, mlp, rms_norm
+from workloads.blocks import GraphBuilder, gated_mlp, grown_caches, layer_norm, linear, mlp, rms_norm
 from workloads.moe import ROUTING_KEY, Experts, MoeBlock, routing_problems
 from workloads.request import FLOATS, Request, key
 
@@ -379,14 +378,11 @@ class Decoder:
         if not self.context:
             prompt = Attention(*heads, True, scale, window=window, softcap=cap, sinks=model.sinks)
             return b.op("attention", prompt, q, k, v, *sinks)
-        k_cache = b.state("k_cache", batch, model.kv_heads, model.head_dim, self.context)
-        v_cache = b.state("v_cache", batch, model.kv_heads, self.context, model.head_dim)
-        b.update("k_write", KvWrite(self.first, axis_k=True, tokens=self.seq), k_cache, k)
-        b.update("v_write", KvWrite(self.first, axis_k=False, tokens=self.seq), v_cache, v)
+        held = grown_caches(b, heads, self.context, self.seq, k, v)
         cached = DecodeAttention(
             *heads, scale, self.context, queries=self.seq, window=window, softcap=cap, sinks=model.sinks
         )
-        return b.op("attention", cached, q, k_cache, v_cache, *sinks)
+        return b.op("attention", cached, q, *held, *sinks)
 
     def _turned(self, name: str, x: str, heads: int) -> str:
         """Queries or keys, normed where the model does, with rotary positions unless they are learned."""

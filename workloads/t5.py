@@ -14,13 +14,12 @@ from compiler.ops import (
     Binary,
     DecodeAttention,
     Embedding,
-    KvWrite,
     RelativeBias,
     Scalar,
     TakeRows,
     Unary,
 )
-from workloads.blocks import GraphBuilder, gated_mlp, linear, rms_norm
+from workloads.blocks import GraphBuilder, caches, gated_mlp, grown_caches, linear, rms_norm
 from workloads.request import FLOATS, Request, key
 
 
@@ -189,23 +188,15 @@ class _Stack:
         heads = self.model.heads
         return self.batch, heads, heads, self.model.head_dim
 
-    def _caches(self, prefix: str, length: int) -> tuple[str, str]:
-        batch, heads, _, width = self._heads()
-        k = self.b.state(f"{prefix}k_cache", batch, heads, width, length)
-        return k, self.b.state(f"{prefix}v_cache", batch, heads, length, width)
-
     def _self(self, x: str) -> str:
         b = self.b
         q, k, v = (linear(b, name, x, self.width) for name in "qkv")
         if not self.context:
             op = Attention(*self._heads(), causal=bool(self.source), scale=1.0, bias=True)
             return b.op("attention", op, q, k, v, self.bias)
-        k_cache, v_cache = self._caches("", self.context)
-        first = self.context - self.tokens
-        b.update("k_write", KvWrite(first, axis_k=True, tokens=self.tokens), k_cache, k)
-        b.update("v_write", KvWrite(first, axis_k=False, tokens=self.tokens), v_cache, v)
+        held = grown_caches(b, self._heads(), self.context, self.tokens, k, v)
         cached = DecodeAttention(*self._heads(), 1.0, self.context, queries=self.tokens, bias=True)
-        return b.op("attention", cached, q, k_cache, v_cache, self.bias)
+        return b.op("attention", cached, q, *held, self.bias)
 
     def _cross(self, x: str) -> str:
         b = self.b
@@ -214,4 +205,4 @@ class _Stack:
             k, v = (linear(b, f"cross_{n}", self.hidden, self.width) for n in "kv")
             return b.op("cross_attention", Attention(*self._heads(), causal=False, scale=1.0), q, k, v)
         cached = DecodeAttention(*self._heads(), 1.0, self.source, queries=self.tokens, causal=False)
-        return b.op("cross_attention", cached, q, *self._caches("cross_", self.source))
+        return b.op("cross_attention", cached, q, *caches(b, self._heads(), self.source, "cross_"))

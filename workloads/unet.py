@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from compiler.ir.graph import Graph
 from compiler.ops import (
-    Attention,
     Binary,
     ChannelAdd,
     Concat,
@@ -22,7 +21,7 @@ from compiler.ops import (
     Unary,
     Upsample,
 )
-from workloads.blocks import GraphBuilder, layer_norm, linear
+from workloads.blocks import GraphBuilder, attended, embedded, layer_norm, linear, step_meta
 from workloads.request import FLOATS, Request, key
 
 
@@ -62,10 +61,7 @@ class Denoise(Request):
         rows = self.batch * (2 if self.guidance else 1)
         b = GraphBuilder(name, self.dtype)
         noise = _Unet(b, self.model, rows, self.text).build(self.latent)
-        meta: dict[str, int | float | str] = {
-            "unit": "steps", "work": self.batch, "batch": self.batch, "rows": rows, "latent": self.latent,
-        }  # fmt: skip
-        return b.build((noise,), meta)
+        return b.build((noise,), step_meta(self.batch, rows, self.latent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +125,7 @@ def attend(b: GraphBuilder, name: str, x: str, source: str, batch: int, heads: i
     width = b.type(x).shape[1]
     q = linear(b, f"{name}.q", x, width, bias=bias)
     k, v = (linear(b, f"{name}.{part}", source, width, bias=bias) for part in ("k", "v"))
-    head_dim = width // heads
-    op = Attention(batch, heads, heads, head_dim, causal=False, scale=head_dim**-0.5)
-    return linear(b, f"{name}.o", b.op(f"{name}.attention", op, q, k, v), width, bias=True)
+    return attended(b, q, k, v, batch, heads, prefix=f"{name}.")
 
 
 class _Unet:
@@ -167,16 +161,11 @@ class _Unet:
     def _time(self) -> str:
         """The embedding of the step, from its sines and cosines, after the activation all blocks apply."""
         b, width = self.b, self.model.widths[0]
-        found = self._embed("time", b.input("time", self.rows, width))
+        found = embedded(b, "time", b.input("time", self.rows, width), 4 * width)
         if self.model.added:
-            added = self._embed("add", b.input("add", self.rows, self.model.added))
+            added = embedded(b, "add", b.input("add", self.rows, self.model.added), 4 * width)
             found = b.op("embed", Binary("add"), found, added)
         return b.op("embed.act", Unary("silu"), found)
-
-    def _embed(self, name: str, x: str) -> str:
-        b, wide = self.b, 4 * self.model.widths[0]
-        inner = b.op(f"{name}.act", Unary("silu"), linear(b, f"{name}.fc1", x, wide, bias=True))
-        return linear(b, f"{name}.fc2", inner, wide, bias=True)
 
     def _block(self, name: str, x: str, width: int, depth: int, heads: int) -> str:
         x = resnet(self.b, name, x, width, self.model.groups, 1e-5, self.time)

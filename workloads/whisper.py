@@ -15,14 +15,13 @@ from compiler.ops import (
     Concat,
     DecodeAttention,
     Embedding,
-    KvWrite,
     Pad,
     Reshape,
     Slice,
     TakeRows,
     Unary,
 )
-from workloads.blocks import Encoder, GraphBuilder, layer_norm, linear
+from workloads.blocks import Encoder, GraphBuilder, caches, grown_caches, layer_norm, linear
 from workloads.request import FLOATS, Request, key
 
 TAPS = 3  # of both convolutions in front; the second has stride 2
@@ -197,11 +196,6 @@ class _Decoder:
             x = b.op(f"{prefix}attn_add", Binary("add"), mixed, x)
         return self.model.decoder.wide(b, x)
 
-    def _caches(self, prefix: str, length: int) -> tuple[str, str]:
-        heads, width = self._heads()[1], self._heads()[3]
-        k = self.b.state(f"{prefix}k_cache", self.batch, heads, width, length)
-        return k, self.b.state(f"{prefix}v_cache", self.batch, heads, length, width)
-
     def _heads(self) -> tuple[int, int, int, int]:
         heads = self.model.decoder.heads
         return self.batch, heads, heads, self.model.hidden // heads
@@ -212,12 +206,9 @@ class _Decoder:
         scale = self._heads()[3] ** -0.5
         if not self.context:
             return b.op("attention", Attention(*self._heads(), True, scale), q, k, v)
-        k_cache, v_cache = self._caches("", self.context)
-        first = self.context - self.tokens
-        b.update("k_write", KvWrite(first, axis_k=True, tokens=self.tokens), k_cache, k)
-        b.update("v_write", KvWrite(first, axis_k=False, tokens=self.tokens), v_cache, v)
+        held = grown_caches(b, self._heads(), self.context, self.tokens, k, v)
         cached = DecodeAttention(*self._heads(), scale, self.context, queries=self.tokens)
-        return b.op("attention", cached, q, k_cache, v_cache)
+        return b.op("attention", cached, q, *held)
 
     def _cross(self, x: str) -> str:
         b, width, audio = self.b, self.model.hidden, self.model.audio
@@ -226,4 +217,4 @@ class _Decoder:
             k, v = (linear(b, f"cross_{n}", self.audio, width, bias=n == "v") for n in "kv")
             return b.op("cross_attention", Attention(*self._heads(), False, scale), q, k, v)
         cached = DecodeAttention(*self._heads(), scale, audio, queries=self.tokens, causal=False)
-        return b.op("cross_attention", cached, q, *self._caches("cross_", audio))
+        return b.op("cross_attention", cached, q, *caches(b, self._heads(), audio, "cross_"))

@@ -22,7 +22,6 @@ from compiler.ir.functions import FUNCTIONS, OPERATIONS, REDUCTIONS
 from compiler.isa import (
     Access,
     Activate,
-    Affine,
     AffineSelect,
     Buffer,
     Copy,
@@ -185,10 +184,6 @@ class Machine:
             return found
 
         return checked
-
-
-def _truth(affine: Affine) -> Callable[[Env], bool]:
-    return lambda env: affine.at(env) == 0
 
 
 def _shape(access: Access) -> tuple[int, ...]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from compiler.decisions import Decision
-from compiler.isa import Affine, Instr
+from compiler.errors import CompileError
+from compiler.isa import Affine, Instr, reads, writes
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +57,23 @@ class TileLoop:
                 yield from node.instructions()
             else:
                 yield node
+
+    def check_stages(self) -> None:
+        """Refuse a stage that feeds a lower one: with children in order of stages it would come too late."""
+        if not any(child.stage for child in self.body):
+            return
+        made: dict[str, int] = {}
+        for child in self.body:
+            nodes = list(child.instructions()) if isinstance(child, TileLoop) else [child]
+            for node in nodes:
+                for access in reads(node.instr):
+                    if made.get(access.buffer, 0) > child.stage:
+                        raise CompileError(
+                            f"{node.instr.op}: {access.buffer} is written at stage {made[access.buffer]} of "
+                            f"loop {self.var} and read at stage {child.stage}, want a stage that is not lower"
+                        )
+            for node in nodes:
+                made.update(dict.fromkeys((access.buffer for access in writes(node.instr)), child.stage))
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ from compiler.decisions import Decision
 from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.bands import Bands, More, Query
 from compiler.kernels.flash import (
@@ -36,7 +36,7 @@ from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, spli
 from compiler.kernels.kv import Extras, Load, from_activations, source
 from compiler.kernels.sight import Field
 from compiler.kernels.site import Site, base_block, head_block
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.attention import Attention, DecodeAttention
 
 GROUPS = 256  # chunks of a causal sequence; each has code of its own, so that longer ones would not end
@@ -48,8 +48,8 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     op = node.op
     assert isinstance(op, Attention)
     heads, values = (Fixed(feature_blocked(head_block(arch, d))) for d in (op.head_dim, op.values))
-    extras = (Fixed(ROW_MAJOR),) * (len(node.inputs) - 3)
-    return heads, heads, Fixed(ROW_MAJOR), *extras, values
+    extras = (PLAIN,) * (len(node.inputs) - 3)
+    return heads, heads, PLAIN, *extras, values
 
 
 def attention(b: Builder, site: Site) -> None:

@@ -12,12 +12,11 @@ from math import prod
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Affine
-from compiler.kernels.general import plain_wants
 from compiler.kernels.site import Site, base_block
 from compiler.kernels.strips import tile_counts
 from compiler.kernels.turn import rows_at_once
 from compiler.kernels.views import plain
-from compiler.kernels.wants import Kernel
+from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.tensor import BatchMatmul
 from compiler.tensor import reshaped
 

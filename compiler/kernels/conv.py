@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout
+from compiler.ir.layout import Layout
 from compiler.isa import Access, Affine
 from compiler.kernels.conv_plan import Moving, Plan, Shape, choose, conv_shape, moving_part, weight_layout
 from compiler.kernels.depthwise import depthwise, depthwise_layout, evict
@@ -29,7 +29,7 @@ from compiler.kernels.image import (
 from compiler.kernels.move import load_vector, whole
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import tile_counts
-from compiler.kernels.wants import Features, Fixed, Follows, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Features, Follows, Kernel, Same, Want
 from compiler.ops.conv import Conv2d
 
 
@@ -46,7 +46,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     out = len(node.inputs)
     assert isinstance(node.op, Conv2d)
     is_depthwise = node.op.is_depthwise(tuple(types[name] for name in node.inputs))
-    by_role: dict[str, Want] = {"x": Features(), "w": Follows(filters), "b": Fixed(ROW_MAJOR), "r": Same(out)}
+    by_role: dict[str, Want] = {"x": Features(), "w": Follows(filters), "b": PLAIN, "r": Same(out)}
     return (*(by_role[role] for role in node.op.roles), Same(0) if is_depthwise else Features())
 
 

@@ -6,34 +6,17 @@ On the vector engines where the array takes several passes for the type, and for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Affine
 from compiler.kernels.site import Port, Site, base_block
 from compiler.kernels.strips import blocked, tile_counts
-from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Features, Kernel, Same, always
 from compiler.ops.ssm import CausalConv1d, ConvStep
 
 LONG = 1024  # positions a tile: the shifted rest is then small; assumed
-
-
-def _conv_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Same(0))
-
-
-def _step_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Same(0), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Same(0), Same(0))
-
-
-def stretched(tile: Tensor, size: int) -> Tensor:
-    """`tile` with a last axis of `size` that repeats each element."""
-    return replace(tile, shape=(*tile.shape, size), strides=(*tile.strides, 0))
 
 
 def _load_taps(b: Builder, site: Site, w: Port, bias: Port, block: int, rows: int, f: Range) -> Tensor:
@@ -97,7 +80,7 @@ def _diagonals(b: Builder, site: Site, taps: Tensor) -> Tensor:
     """[rows, taps, rows]: each tap's filter on a diagonal."""
     rows, _, count = taps.shape
     wide = b.scratch((rows, count - 1, rows), taps.dtype, slots=site.slots, name="diagonals")
-    b.copy(wide[:], stretched(taps, rows)[:, 0, (0, count - 1)])
+    b.copy(wide[:], taps.stretch(rows)[:, 0, (0, count - 1)])
     for j in range(count - 1):  # zero but where row and column are equal
         b.affine_select(wide[:, j], wide[:, j], Affine(), 1, -1, 0.0)
         b.affine_select(wide[:, j], wide[:, j], Affine(), -1, 1, 0.0)
@@ -160,7 +143,7 @@ def _step(b: Builder, site: Site, func: str | None, window: Tensor, filters: Ten
     rows, blocks, taps, batch = window.shape
     shape = (rows, blocks, batch)
     total, part = (b.scratch(shape, "fp32", slots=site.slots, name=name) for name in ("total", "part"))
-    wide = stretched(filters, batch)
+    wide = filters.stretch(batch)
     b.tensor_tensor(total[:], window[:, :, 0], wide[:, :, 0], "multiply")
     for j in range(1, taps):
         b.tensor_tensor(part[:], window[:, :, j], wide[:, :, j], "multiply")
@@ -172,5 +155,5 @@ def _step(b: Builder, site: Site, func: str | None, window: Tensor, filters: Ten
     return y
 
 
-CAUSAL_CONV1D = Kernel(_conv_wants, causal_conv1d)
-CONV_STEP = Kernel(_step_wants, conv_step)
+CAUSAL_CONV1D = Kernel(always(Features(), PLAIN, PLAIN, Same(0)), causal_conv1d)
+CONV_STEP = Kernel(always(Features(), Same(0), PLAIN, PLAIN, Same(0), Same(0)), conv_step)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder
 from compiler.errors import CompileError
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
+from compiler.ir.graph import TensorType
 from compiler.kernels.site import Site
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.base import Op
 from compiler.ops.custom import Custom
 from compiler.user_kernel import UserKernel, call
-
-
-def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Fixed(ROW_MAJOR),) * (len(node.inputs) + len(node.outputs))
 
 
 def custom(b: Builder, site: Site) -> None:
@@ -58,4 +52,4 @@ def bound_sizes(
     return values
 
 
-KERNEL = Kernel(_wants, custom)
+KERNEL = Kernel(plain_wants, custom)

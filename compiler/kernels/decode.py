@@ -15,7 +15,7 @@ from compiler.builder import Builder, Tensor
 from compiler.decisions import Decision
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.attention import sizes_of
 from compiler.kernels.bands import Bands, Query
@@ -24,7 +24,7 @@ from compiler.kernels.flash_steps import Step, Work, run_cells
 from compiler.kernels.kv import broadcast, from_caches, value_cache_layout
 from compiler.kernels.sight import Edge, Field, edge_mask
 from compiler.kernels.site import Site, head_block
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.attention import DecodeAttention, KvWrite
 
 
@@ -32,8 +32,8 @@ def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -
     op = node.op
     assert isinstance(op, DecodeAttention)
     heads, values = (Fixed(feature_blocked(head_block(arch, d))) for d in (op.head_dim, op.values))
-    extras = (Fixed(ROW_MAJOR),) * (len(node.inputs) - 3)
-    return heads, Fixed(ROW_MAJOR), Fixed(value_cache_layout(arch)), *extras, values
+    extras = (PLAIN,) * (len(node.inputs) - 3)
+    return heads, PLAIN, Fixed(value_cache_layout(arch)), *extras, values
 
 
 def _write_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -41,9 +41,9 @@ def _write_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) ->
     assert isinstance(op, KvWrite)
     if op.axis_k:
         head_dim = types[node.inputs[0]].shape[2]
-        cache, new = Fixed(ROW_MAJOR), Fixed(feature_blocked(head_block(arch, head_dim)))
+        cache, new = PLAIN, Fixed(feature_blocked(head_block(arch, head_dim)))
     else:
-        cache, new = Fixed(value_cache_layout(arch)), Fixed(ROW_MAJOR)
+        cache, new = Fixed(value_cache_layout(arch)), PLAIN
     return cache, new, cache
 
 

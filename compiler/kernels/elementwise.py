@@ -9,13 +9,11 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.columns import is_column, with_column
-from compiler.kernels.general import plain_wants
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
 from compiler.kernels.views import plain, pointwise, spread_to
-from compiler.kernels.wants import Anything, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Anything, Kernel, Same, Want, always, plain_wants
 from compiler.ops.base import Op
 from compiler.ops.elementwise import Binary, Opaque, Scalar, Unary, repeats_rows
 
@@ -31,19 +29,15 @@ SWAPPED = {  # `value func x` as `x func' value`
 SHORT = 64  # columns up to which one instruction over many blocks beats one a block; assumed
 
 
-def _unary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Anything(), Same(0))
-
-
 def _binary_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
     """A vector lies as it is; anything else as the left operand, or row-major where it is broadcast."""
     lhs, rhs = (types[name].shape for name in node.inputs)
     if is_column(lhs, rhs):
-        return (Anything(), Fixed(ROW_MAJOR), Same(0))
+        return (Anything(), PLAIN, Same(0))
     if _is_general(lhs, rhs):
         return plain_wants(node, types, arch)
     is_vector = len(rhs) == 1 and len(lhs) > 1
-    return (Anything(), Fixed(ROW_MAJOR) if is_vector else Same(0), Same(0))
+    return (Anything(), PLAIN if is_vector else Same(0), Same(0))
 
 
 def _is_general(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
@@ -149,9 +143,8 @@ def _by_features(b: Builder, site: Site) -> None:
     r_block = max(1, min(period, room // 2))
     q_block = max(1, min(tokens // period, room // r_block - 1, max(1, LONG_RUN // (size * r_block))))
     n_block = max(1, min(LONG_RUN // (size * q_block * r_block), room // (q_block * r_block) - 1))
-    source, target = (
-        _periodic(blocked(port), period) for port in (lhs, out)
-    )  # [block, blocks, repeats, period]
+    # as [block, blocks, repeats, period]
+    source, target = (blocked(port).split(2, period) for port in (lhs, out))
     for first, count, rows in tile_counts(features, block):
         for n in b.tiles(count, min(n_block, count), "f"):
             at = (n.start + first, n.size)
@@ -171,11 +164,6 @@ def _by_features(b: Builder, site: Site) -> None:
                     _combine(b, _func(site), z, x, y, is_vector and q.size > SHORT)
                     with b.stage(1):
                         b.dma(target[where], z[:], "output")
-
-
-def _periodic(value: Tensor, period: int) -> Tensor:
-    """[block, blocks, columns] as [block, blocks, repeats, period]."""
-    return value.split(2, period)
 
 
 def _combine(b: Builder, func: str, z: Tensor, x: Tensor, y: Tensor, scalar: bool) -> None:
@@ -219,5 +207,5 @@ def _by_rows(b: Builder, site: Site) -> None:
                     b.dma(target[where], z[:], "output")
 
 
-UNARY = Kernel(_unary_wants, unary)
+UNARY = Kernel(always(Anything(), Same(0)), unary)
 BINARY = Kernel(_binary_wants, binary)

@@ -7,26 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Access
-from compiler.kernels.pixels import features_wants, join_channels
+from compiler.kernels.pixels import join_channels
 from compiler.kernels.site import Site
 from compiler.kernels.views import copy_view, layout_pairs, plain, pointwise, spread_to
-from compiler.kernels.wants import Anything, Fixed, Kernel, Want
+from compiler.kernels.wants import Anything, Kernel, Want, always, features_wants, plain_wants
 from compiler.ops.elementwise import Select
 from compiler.ops.positions import Update
 from compiler.ops.tensor import Concat, Expand, Pad, Permute, Reshape, Slice
-
-_PLAIN = Fixed(ROW_MAJOR)
-
-
-def plain_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """Everything row-major."""
-    return (_PLAIN,) * (len(node.inputs) + len(node.outputs))
-
-
-def _any_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Anything(), Anything())
 
 
 def move(b: Builder, site: Site) -> None:
@@ -130,5 +118,5 @@ MOVE = Kernel(plain_wants, move)
 CONCAT = Kernel(_concat_wants, concat)
 PAD = Kernel(plain_wants, pad)
 UPDATE = Kernel(plain_wants, update)
-RELAYOUT = Kernel(_any_wants, relayout)
+RELAYOUT = Kernel(always(Anything(), Anything()), relayout)
 SELECT = Kernel(plain_wants, select)

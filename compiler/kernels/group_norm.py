@@ -7,26 +7,18 @@ statistics back to the channels. Matrices are made on chip, by keeping a band of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Affine
 from compiler.kernels.move import load_vector
 from compiler.kernels.site import Site
 from compiler.kernels.strips import blocked, tile_counts
-from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Features, Kernel, Same, always
 from compiler.ops.image import GroupNorm
-
-
-def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Same(0))
 
 
 def group_norm(b: Builder, site: Site) -> None:
@@ -183,4 +175,4 @@ class _Kernel:
             b.dma(target[(0, rows), k.start + first, n.start, (t.start, t.size)], y[:], "output")
 
 
-KERNEL = Kernel(_wants, group_norm)
+KERNEL = Kernel(always(Features(), PLAIN, PLAIN, Same(0)), group_norm)

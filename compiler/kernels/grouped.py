@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from arch_configs.spec import ArchSpec
-from compiler.allocation import ALIGNMENT
+from compiler.allocation import aligned
 from compiler.builder import Builder, Range, Tensor
 from compiler.decisions import Decision
-from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked, weight_blocked
@@ -116,7 +115,7 @@ def grouped_linear(b: Builder, site: Site) -> None:
     for run in runs(op.rows):
         plan = _choose(site, sizes, run)
         if plan is None and op.bias:
-            raise _too_small(site, sizes)
+            raise site.too_small("smallest tiles", _scratch_bytes(site, sizes, _Plan(1, 1, 1, 1, 1, False)))
         if plan is None:
             _one_by_one(b, site, op, named, run)
             continue
@@ -162,23 +161,19 @@ def _halved(size: int, least: int) -> Iterator[int]:
     yield least
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
 def _scratch_bytes(site: Site, sizes: _Sizes, plan: _Plan) -> int:
     """Bytes a partition of all tiles."""
     size, rows = sizes.itemsize, plan.rows * plan.experts
     tile = sizes.row_tile(site, plan.rows)
-    x = _aligned(sizes.k_count * rows * size) * site.slots
-    w = _aligned(plan.k_tiles * plan.blocks * sizes.n_tile * size) * plan.slots * sizes.weights
+    x = aligned(sizes.k_count * rows * size) * site.slots
+    w = aligned(plan.k_tiles * plan.blocks * sizes.n_tile * size) * plan.slots * sizes.weights
     if sizes.features:
-        out = _aligned((sizes.n_count if plan.whole_out else plan.blocks) * rows * size) * site.slots
-        temporary = _aligned(4 * tile) * site.slots
+        out = aligned((sizes.n_count if plan.whole_out else plan.blocks) * rows * size) * site.slots
+        temporary = aligned(4 * tile) * site.slots
     else:
-        out = _aligned(-(-plan.rows // tile) * sizes.n_tile * size) * site.slots
-        temporary = _aligned(4 * sizes.n_tile) * 2 * site.slots
-    return x + w + out + temporary + _aligned(sizes.n_count * sizes.experts * size)
+        out = aligned(-(-plan.rows // tile) * sizes.n_tile * size) * site.slots
+        temporary = aligned(4 * sizes.n_tile) * 2 * site.slots
+    return x + w + out + temporary + aligned(sizes.n_count * sizes.experts * size)
 
 
 def _sums_fit(site: Site, sizes: _Sizes, plan: _Plan) -> bool:
@@ -386,18 +381,6 @@ def _one_by_one(b: Builder, site: Site, op: GroupedLinear, ports: Mapping[str, P
                 inputs.append(Port(port.tensor.pick(0, expert), kind, weight_blocked(k_tile, n_tile)))
         outputs = (_rows_of(out, start, run.rows),)
         linear(b, replace(site, op=as_linear, inputs=tuple(inputs), outputs=outputs))
-
-
-def _too_small(site: Site, sizes: _Sizes) -> Infeasible:
-    """The shortfall of the smallest tiles."""
-    arch = site.arch
-    spec, parts = arch.memories[arch.scratchpad], arch.partitions(arch.scratchpad)
-    need = _scratch_bytes(site, sizes, _Plan(1, 1, 1, 1, 1, False))
-    fix = f"memories.{arch.scratchpad}.capacity >= {need * parts + spec.reserved} B"
-    terms = ((f"{site.name}: smallest tiles", need),)
-    return Infeasible(
-        Shortfall("scratchpad-capacity", arch.scratchpad, need, site.room, "B per partition", terms, fix)
-    )
 
 
 def _rows_of(port: Port, start: Affine, rows: int) -> Port:

@@ -14,7 +14,7 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
+from compiler.ir.layout import Layout, feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.flash import (
     MASKED,
@@ -32,7 +32,7 @@ from compiler.kernels.flash_steps import Step, Work, all_chunks, run_steps, spli
 from compiler.kernels.site import Site, bank_pitch, base_block, head_block, turned_block
 from compiler.kernels.strips import blocked, tile_counts
 from compiler.kernels.transpose import check_rows
-from compiler.kernels.wants import Features, Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Features, Fixed, Kernel, Want, always
 from compiler.ops.latent import CacheRows, HeadLinear, LatentDecode
 
 WIDE = 16384  # bytes a partition of a tile of weights; assumed
@@ -44,7 +44,7 @@ def _decode_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -
     cache = types[node.inputs[2]]
     queries = Fixed(feature_blocked(turned_block(arch, cache.shape[2], cache.dtype)))
     rotary = Fixed(feature_blocked(head_block(arch, op.rope)))
-    return queries, rotary, Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), queries
+    return queries, rotary, PLAIN, PLAIN, queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +269,6 @@ def _products(b: Builder, site: Site, x: Tensor, w: Tensor, y: Tensor) -> None:
 
 
 # ---- positions of a cache as rows ----------------------------------------------------------------
-def _rows_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Fixed(ROW_MAJOR), Features())
-
-
 def cache_rows(b: Builder, site: Site) -> None:
     """Lower `CacheRows`: features of a cache are on partitions already."""
     op, cache, out = site.op, site.inputs[0].tensor.pick(1, 0), site.outputs[0]
@@ -284,4 +280,4 @@ def cache_rows(b: Builder, site: Site) -> None:
 
 LATENT_DECODE = Kernel(_decode_wants, latent_decode)
 HEAD_LINEAR = Kernel(_linear_wants, head_linear)
-CACHE_ROWS = Kernel(_rows_wants, cache_rows)
+CACHE_ROWS = Kernel(always(PLAIN, Features()), cache_rows)

@@ -11,13 +11,13 @@ from typing_extensions import override
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.attention import Group, Prefill, bands
 from compiler.kernels.flash import Chunk, Lane, Source, Start
 from compiler.kernels.kv import Load, Resident
 from compiler.kernels.site import Site, head_block
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.latent import SharedKeyAttention
 
 
@@ -26,7 +26,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     assert isinstance(op, SharedKeyAttention)
     heads = Fixed(feature_blocked(head_block(arch, op.head_dim)))
     rotary = Fixed(feature_blocked(head_block(arch, op.rope)))
-    return heads, heads, Fixed(ROW_MAJOR), rotary, rotary, heads
+    return heads, heads, PLAIN, rotary, rotary, heads
 
 
 @dataclass(frozen=True, slots=True)

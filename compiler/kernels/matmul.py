@@ -15,13 +15,13 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.decisions import Decision
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout, weight_blocked
+from compiler.ir.layout import Layout, weight_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.matmul_plan import Plan, Shape, choose, held_slots, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
 from compiler.kernels.norm import Norm, normalise, normalised_copy
 from compiler.kernels.site import LinearPorts, Port, Site, bank_pitch
-from compiler.kernels.wants import Anything, Features, Fixed, Follows, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Anything, Features, Follows, Kernel, Same, Want
 from compiler.ops.matmul import Linear
 
 
@@ -314,7 +314,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
         "w_up": Follows(weight),
         "r": Same(out),
     }
-    return (*(by_role.get(role, Fixed(ROW_MAJOR)) for role in node.op.roles), Anything())
+    return (*(by_role.get(role, PLAIN) for role in node.op.roles), Anything())
 
 
 KERNEL = Kernel(_wants, linear)

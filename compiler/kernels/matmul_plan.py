@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from arch_configs.spec import ArchSpec
-from compiler.allocation import ALIGNMENT
+from compiler.allocation import aligned
 from compiler.builder import Builder
 from compiler.decisions import decide
 from compiler.errors import Infeasible, Shortfall
@@ -136,7 +136,7 @@ def choose(site: Site, shape: Shape, b: Builder, *, needs_norm: bool) -> tuple[S
             return None
         if shape.token_tile == 1:
             held = [need for plan, need in zip(plans, needs, strict=True) if _sums_fit(site, shape, plan)]
-            raise _too_small(site, shape, min(held, default=0))
+            raise site.too_small("smallest tiles", min(held)) if held else _too_few_sums(site, shape)
         shape = shape.with_token_tile(shape.token_tile // 2)
 
 
@@ -204,18 +204,14 @@ def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
         _copies(shape),
         held_slots(shape, plan, norm=norm),
     )
-    s_tile, m_tile = (_aligned(plan.k_block * size * block) for block in (plan.s_block, plan.m_block))
+    s_tile, m_tile = (aligned(plan.k_block * size * block) for block in (plan.s_block, plan.m_block))
     operands = s_tile * s_copies * s_slots + m_tile * m_copies * m_slots
-    result = _aligned(_count(plan.s_block, shape.s_tile) * plan.m_block * size)
+    result = aligned(_count(plan.s_block, shape.s_tile) * plan.m_block * size)
     out = result * min(2, plan.slots) * (1 + op.residual)
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
     x_block = plan.m_block if shape.weight_is_stationary else plan.s_block
     extra = normalise_bytes(x_block, shape.k_tiles) if norm else 0
     return operands + out + temporary + extra + (4 * _count(shape.s, shape.s_tile) if op.bias else 0)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:
@@ -295,16 +291,10 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     return period * blocks + behind + first + last + 2 * delay
 
 
-def _too_small(site: Site, shape: Shape, scratch: int) -> Infeasible:
-    """The shortfall of the smallest plan: of the scratchpad, or (`scratch` 0) of the accumulators."""
-    arch = site.arch
-    memory = arch.scratchpad if scratch else arch.accumulator
-    spec, parts = arch.memories[memory], arch.partitions(memory)
-    if scratch:
-        need, have, unit, total = scratch, site.room, "B per partition", scratch * parts
-    else:
-        need, have, unit = shape.m_tile * 4 * shape.weights, arch.bank_bytes(memory), "B per bank"
-        total = need * parts * spec.banks
-    fix = f"memories.{memory}.capacity >= {total + spec.reserved} B"
-    terms = ((f"{site.name}: smallest tiles", need),)
-    return Infeasible(Shortfall(f"{spec.kind}-capacity", memory, need, have, unit, terms, fix))
+def _too_few_sums(site: Site, shape: Shape) -> Infeasible:
+    """The shortfall of accumulators that do not hold the sums of the smallest tiles."""
+    arch, memory = site.arch, site.arch.accumulator
+    spec, need = arch.memories[memory], shape.m_tile * 4 * shape.weights
+    fix = f"memories.{memory}.capacity >= {need * arch.partitions(memory) * spec.banks + spec.reserved} B"
+    terms, have = ((f"{site.name}: smallest tiles", need),), arch.bank_bytes(memory)
+    return Infeasible(Shortfall("accumulator-capacity", memory, need, have, "B per bank", terms, fix))

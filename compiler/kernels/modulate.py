@@ -10,15 +10,9 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.kernels.move import load_features, store_features, whole
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import blocked, tile_counts
-from compiler.kernels.wants import Anything, Features, Kernel, Same, Want
+from compiler.kernels.strips import AT_ONCE, blocked, tile_counts
+from compiler.kernels.wants import Anything, Features, Kernel, Same, Want, always
 from compiler.ops.modulate import JoinRows, PartRows
-
-LONG = 8192  # bytes of a partition that are worked on at once; assumed
-
-
-def _gated_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Same(0), Same(0), Same(0))
 
 
 def _alike_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
@@ -32,8 +26,8 @@ def gated_add(b: Builder, site: Site) -> None:
     samples = gate.type.shape[0]
     each, item = tokens // samples, dtype_bytes(x.type.dtype)
     room = max(1, (site.room // site.slots - 1024) // (3 * item))
-    columns = max(1, min(each, room, LONG // item))
-    blocks = max(1, min(room, LONG // item) // columns)
+    columns = max(1, min(each, room, AT_ONCE // item))
+    blocks = max(1, min(room, AT_ONCE // item) // columns)
     for first, count, rows in tile_counts(features, x.block):
         for k in b.tiles(count, min(blocks, count), "k"):
             at = Range((k.start + first) * x.block, k.size * rows, k.start)
@@ -88,6 +82,6 @@ def part_rows(b: Builder, site: Site) -> None:
     _move_rows(b, site.inputs[0], site.outputs[0], op.batch, (op.start, 0, op.stop - op.start))
 
 
-GATED_ADD = Kernel(_gated_wants, gated_add)
+GATED_ADD = Kernel(always(Features(), Same(0), Same(0), Same(0)), gated_add)
 JOIN_ROWS = Kernel(_alike_wants, join_rows)
 PART_ROWS = Kernel(_alike_wants, part_rows)

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Site
 from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
 from compiler.kernels.transpose import check_rows, gather_features
 from compiler.kernels.turn import columns_at_once, rows_at_once
-from compiler.kernels.wants import Anything, Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Anything, Features, Kernel, Same, always, plain_wants
 from compiler.ops.moe import ClampedGlu, Combine, Route
-
-_PLAIN = Fixed(ROW_MAJOR)
-
-
-def _route_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (_PLAIN, _PLAIN, _PLAIN, _PLAIN)
-
-
-def _dispatch_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), _PLAIN, Features())
-
-
-def _combine_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (_PLAIN, _PLAIN, _PLAIN, Features())
 
 
 # ---- gates ---------------------------------------------------------------------------------------
@@ -56,18 +36,13 @@ def route(b: Builder, site: Site) -> None:
         for j in b.tiles(top, at_once, "j"):
             shape = (t.size, j.size, experts)
             picked = b.scratch(shape, "fp32", slots=site.slots, name="picked")
-            mine = _stretched(which, 2, experts)[:, (j.start, j.size), :]
+            mine = which.stretch(experts)[:, (j.start, j.size), :]
             b.tensor_tensor(picked[:], number.part(0, 0, t.size).repeat(1, j.size)[:], mine, "equal")
             b.tensor_tensor(picked[:], picked[:], scores.repeat(1, j.size)[:], "multiply")
             b.reduce(gates[:, (j.start, j.size)], picked[:], "add")
         result = _finish_gates(b, site, op, gates)
         with b.stage(1):
             b.dma(site.outputs[0].tensor[rows, :], result[:], "output")
-
-
-def _stretched(tile: Tensor, axis: int, size: int) -> Tensor:
-    """`tile` with a last axis of `size` that repeats each element."""
-    return replace(tile, shape=(*tile.shape, size), strides=(*tile.strides, 0))
 
 
 def _scores(b: Builder, site: Site, op: Route, raw: Tensor) -> Tensor:
@@ -188,10 +163,6 @@ def _weighted(
 
 
 # ---- gates of gpt-oss ----------------------------------------------------------------------------
-def _glu_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Anything(), Same(0), Same(0))
-
-
 def clamped_glu(b: Builder, site: Site) -> None:
     """Lower `ClampedGlu`, strip by strip."""
     op, (gate, up), out = site.op, site.inputs, site.outputs[0]
@@ -215,7 +186,7 @@ def clamped_glu(b: Builder, site: Site) -> None:
                 b.dma(target(t.start, t.size), z[:], "output")
 
 
-ROUTE = Kernel(_route_wants, route)
-DISPATCH = Kernel(_dispatch_wants, dispatch)
-COMBINE = Kernel(_combine_wants, combine)
-CLAMPED_GLU = Kernel(_glu_wants, clamped_glu)
+ROUTE = Kernel(plain_wants, route)
+DISPATCH = Kernel(always(Features(), PLAIN, Features()), dispatch)
+COMBINE = Kernel(always(PLAIN, PLAIN, PLAIN, Features()), combine)
+CLAMPED_GLU = Kernel(always(Anything(), Same(0), Same(0)), clamped_glu)

@@ -13,11 +13,11 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.move import load_features, load_vector, store_features, whole
 from compiler.kernels.site import Port, Site, grouped, head_block
-from compiler.kernels.wants import Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Features, Fixed, Kernel, Same, Want, always
 from compiler.ops.matmul import Linear
 from compiler.ops.modulate import AdaptiveNorm
 from compiler.ops.norm import LayerNorm, RmsNorm
@@ -228,12 +228,8 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     x: Want = Features()
     if isinstance(node.op, RmsNorm) and node.op.heads > 1:
         x = Fixed(feature_blocked(head_block(arch, types[node.inputs[0]].shape[1] // node.op.heads)))
-    return (x, *(Fixed(ROW_MAJOR) for _ in node.inputs[1:]), Same(0))
-
-
-def _adaptive_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Same(0), Same(0), Same(0))
+    return (x, *(PLAIN for _ in node.inputs[1:]), Same(0))
 
 
 KERNEL = Kernel(_wants, norm_op)
-ADAPTIVE = Kernel(_adaptive_wants, adaptive_norm)
+ADAPTIVE = Kernel(always(Features(), Same(0), Same(0), Same(0)), adaptive_norm)

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import blocked, common_pieces
-from compiler.kernels.wants import Features, Kernel, Same, Want
+from compiler.kernels.strips import AT_ONCE, blocked, common_pieces
+from compiler.kernels.wants import Features, Kernel, Same, always, features_wants
 from compiler.ops.image import Upsample
-
-LONG = 8192  # bytes of a partition that are worked on at once; assumed
-
-
-def features_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """Channels or features on partitions, in blocks of any size."""
-    return (Features(),) * (len(node.inputs) + len(node.outputs))
-
-
-def _add_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Features(), Same(0))
 
 
 def upsample(b: Builder, site: Site) -> None:
@@ -34,7 +20,7 @@ def upsample(b: Builder, site: Site) -> None:
     n, c, h, w = x.type.shape
     f, item = op.factor, dtype_bytes(x.type.dtype)
     fits = max(1, (site.room // site.slots - 256) // (item * w * (1 + f * f)))
-    rows = max(1, min(h, fits, LONG // (item * w * f) or 1))
+    rows = max(1, min(h, fits, AT_ONCE // (item * w * f) or 1))
     source, target = blocked(x).split(2, h * w).split(3, w), blocked(out).split(2, h * f * w * f)
     for p in common_pieces(c, x.block, out.block):
         for k in b.tiles(p.count, 1, "k"):
@@ -89,7 +75,7 @@ def channel_add(b: Builder, site: Site) -> None:
     n, c, *size = x.type.shape
     pixels = prod(size)
     item = dtype_bytes(x.type.dtype)
-    step = max(1, min(pixels, LONG // item, (site.room // site.slots - 256) // (2 * item)))
+    step = max(1, min(pixels, AT_ONCE // item, (site.room // site.slots - 256) // (2 * item)))
     source, target = (blocked(port).split(2, pixels) for port in (x, out))
     for p in common_pieces(c, x.block, v.block):
         for k in b.tiles(p.count, 1, "k"):
@@ -115,6 +101,5 @@ def move_blocks(b: Builder, site: Site) -> None:
 
 
 UPSAMPLE = Kernel(features_wants, upsample)
-JOIN = Kernel(features_wants, join_channels)
-CHANNEL_ADD = Kernel(_add_wants, channel_add)
+CHANNEL_ADD = Kernel(always(Features(), Features(), Same(0)), channel_add)
 BLOCKS = Kernel(features_wants, move_blocks)

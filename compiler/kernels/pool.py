@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
 from compiler.isa import Access, Affine
 from compiler.kernels.image import (
     Block,
@@ -20,19 +16,11 @@ from compiler.kernels.image import (
 )
 from compiler.kernels.site import Site
 from compiler.kernels.strips import LONG_RUN, blocked, common_pieces, tile_counts
-from compiler.kernels.wants import Features, Kernel, Same, Want
+from compiler.kernels.wants import Features, Kernel, Same, always, features_wants
 from compiler.ops.conv import Pool2d
 
 _LOWEST = {"fp16": -65504.0, "fp8e4": -240.0, "fp8e5": -57344.0, "int8": -128.0}
 LOWEST = -3.0e38  # fp32 and bf16; padding of a maximum: below all that is finite, and still a number
-
-
-def _pool_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Same(0))
-
-
-def _global_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Features(), Features())
 
 
 def pool(b: Builder, site: Site) -> None:
@@ -138,5 +126,5 @@ def _sum_pixels(
         b.tensor_tensor(total[:], total[:], part[:], "add")
 
 
-POOL = Kernel(_pool_wants, pool)
-GLOBAL_AVG_POOL = Kernel(_global_wants, global_avg_pool)
+POOL = Kernel(always(Features(), Same(0)), pool)
+GLOBAL_AVG_POOL = Kernel(features_wants, global_avg_pool)

@@ -12,13 +12,12 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.errors import CompileError
 from compiler.ir.dtype import dtype_bytes
 from compiler.isa import Access
-from compiler.kernels.general import plain_wants
 from compiler.kernels.site import Site
 from compiler.kernels.softmax import around, as_rows, on_partitions
 from compiler.kernels.strips import strip_block
 from compiler.kernels.transpose import check_gather
 from compiler.kernels.views import plain
-from compiler.kernels.wants import Kernel
+from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.positions import CumSum, Gather, TopK
 
 BEHIND = 2**23  # added to positions that are not meant: fp32 holds sums with positions below it exactly

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from arch_configs.spec import ArchSpec
 from compiler.builder import ROLES, Builder
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.graph import TensorType
+from compiler.ir.layout import feature_blocked
 from compiler.kernels.site import Port, Site, base_block
 from compiler.kernels.transpose import check_rows, gather_features
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.relative import RelativeBias
-
-
-def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return Fixed(ROW_MAJOR), Fixed(ROW_MAJOR), Fixed(ROW_MAJOR)
 
 
 def relative_bias(b: Builder, site: Site) -> None:
@@ -40,4 +33,4 @@ def relative_bias(b: Builder, site: Site) -> None:
                 b.dma(out[0, (first, mine), q.start + i], source, ROLES[i], lanes=1)
 
 
-KERNEL = Kernel(_wants, relative_bias)
+KERNEL = Kernel(plain_wants, relative_bias)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from arch_configs.spec import ArchSpec
 from compiler.builder import Tensor
+from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import TensorType
 from compiler.ir.layout import Layout
@@ -47,6 +48,14 @@ class Site:
     def slots(self) -> int:
         """Slots of a streamed tile."""
         return 2 if self.options.double_buffer else 1
+
+    def too_small(self, what: str, need: int) -> Infeasible:
+        """The shortfall of a scratchpad that must hold `need` bytes a partition, of `what`."""
+        memory = self.arch.scratchpad
+        total = need * self.arch.partitions(memory) + self.arch.memories[memory].reserved
+        fix, terms = f"memories.{memory}.capacity >= {total} B", ((f"{self.name}: {what}", need),)
+        code, unit = "scratchpad-capacity", "B per partition"
+        return Infeasible(Shortfall(code, memory, need, self.room, unit, terms, fix))
 
 
 def base_block(arch: ArchSpec) -> int:

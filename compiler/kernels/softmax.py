@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
+from compiler.ir.graph import TensorType
 from compiler.isa import Affine
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import strip_block
 from compiler.kernels.views import plain
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.norm import Reduce
 
 LOWEST = -3.0e38  # below all finite fp32 but a few, and still a number: where a running maximum starts
-
-
-def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Fixed(ROW_MAJOR), Fixed(ROW_MAJOR))
 
 
 def softmax(b: Builder, site: Site) -> None:
@@ -186,5 +180,5 @@ class _Reduction:
             b.dma(self.target[(p.start, p.size), :, (c.start, c.size)], y[:], "output")
 
 
-SOFTMAX = Kernel(_wants, softmax)
-REDUCE = Kernel(_wants, reduce)
+SOFTMAX = Kernel(plain_wants, softmax)
+REDUCE = Kernel(plain_wants, reduce)

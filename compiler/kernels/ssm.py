@@ -17,15 +17,13 @@ from compiler.builder import Builder, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, feature_blocked
+from compiler.ir.layout import feature_blocked
 from compiler.isa import Affine
-from compiler.kernels.conv1d import stretched
 from compiler.kernels.site import Site, base_block, turned_block
 from compiler.kernels.strips import blocked
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.ssm import SsdScan
 
-_PLAIN = Fixed(ROW_MAJOR)
 FAR = -1.0e30  # in front of exp: no weight
 SHARE = 3  # of the scratchpad for one chunk, as chunks at four stages keep some of their tiles; assumed
 
@@ -36,7 +34,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     dtype = types[node.inputs[0]].dtype
     x = Fixed(feature_blocked(turned_block(arch, op.head_dim, dtype)))
     mixed = Fixed(feature_blocked(turned_block(arch, op.state, dtype)))
-    return (x, _PLAIN, mixed, _PLAIN, _PLAIN, _PLAIN, x)
+    return (x, PLAIN, mixed, PLAIN, PLAIN, PLAIN, x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class _Sizes:
             for made, size in zip(sizes, need, strict=True):
                 if size <= limit:
                     return made
-        raise _too_small(site, need[-1])
+        raise site.too_small("one head", need[-1])
 
     def scratch_bytes(self, site: Site, op: SsdScan) -> int:
         """Bytes a partition of the scan's tiles; see `_Scan`."""
@@ -322,7 +320,7 @@ class _Scan:
                         index = (g.start + h.start) * z.blocks + (part[0] + at) // z.block
                         b.transpose(turned[:, h.start, (at, z.block)], chunk.x[:, index])
                 for rows, scale in ((now, chunk.delta), (later, chunk.left)):
-                    factor = stretched(scale, part[1])[:, heads]
+                    factor = scale.stretch(part[1])[:, heads]
                     b.tensor_tensor(rows[:, heads, part], turned[:], factor, "multiply")
         return now, later
 
@@ -347,7 +345,7 @@ class _Scan:
     def _update(self, state: Tensor, later: Tensor, chunk: _Chunk) -> None:
         """The state behind the chunk: what was there, decayed, and what the chunk adds."""
         b, z, width = self.b, self.sizes, self.op.head_dim
-        arch, last = self.site.arch, stretched(chunk.grown, width)
+        arch, last = self.site.arch, chunk.grown.stretch(width)
         most = min(arch.bank_bytes(arch.accumulator) // 4, arch.array.moving_max)
         for i in range(z.state_blocks):
             for g in b.tiles(z.heads, max(1, min(z.heads, most // width)), "ug"):
@@ -359,16 +357,6 @@ class _Scan:
                     kept = state[:, i, heads, part]
                     b.tensor_tensor(kept, kept, last[:, heads, chunk.size - 1, part], "multiply")
                     b.tensor_tensor(kept, kept, added[:], "add")
-
-
-def _too_small(site: Site, need: int) -> Infeasible:
-    arch = site.arch
-    spec, parts = arch.memories[arch.scratchpad], arch.partitions(arch.scratchpad)
-    fix = f"memories.{arch.scratchpad}.capacity >= {need * parts + spec.reserved} B"
-    terms = ((f"{site.name}: one head", need),)
-    return Infeasible(
-        Shortfall("scratchpad-capacity", arch.scratchpad, need, site.room, "B per partition", terms, fix)
-    )
 
 
 SSD_SCAN = Kernel(_wants, ssd_scan)

@@ -13,16 +13,13 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR, Layout, feature_blocked
+from compiler.ir.layout import Layout, feature_blocked
 from compiler.isa import Affine
-from compiler.kernels.conv1d import stretched
 from compiler.kernels.site import Port, Site, bank_pitch, base_block, turned_block
 from compiler.kernels.strips import blocked
 from compiler.kernels.transpose import check_rows
-from compiler.kernels.wants import Fixed, Kernel, Want
+from compiler.kernels.wants import PLAIN, Fixed, Kernel, Want
 from compiler.ops.ssm import SsdStep
-
-_PLAIN = Fixed(ROW_MAJOR)
 
 
 def _feature_block(arch: ArchSpec, op: SsdStep, dtype: str) -> int:
@@ -47,7 +44,7 @@ def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple
     dtype = types[node.inputs[1]].dtype
     block = turned_block(arch, op.state, dtype)
     x, state = Fixed(feature_blocked(_feature_block(arch, op, dtype))), Fixed(state_layout(block))
-    return (state, x, _PLAIN, Fixed(feature_blocked(block)), _PLAIN, _PLAIN, _PLAIN, x, state)
+    return (state, x, PLAIN, Fixed(feature_blocked(block)), PLAIN, PLAIN, PLAIN, x, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class _Step:
         rows = dt.tensor.part(0, part.start, part.size)
         delta = self._softplus(self.along("delta", rows, dtype), fixed.feature_shift.repeat(1, part.size))
         b.tensor_tensor(scaled[:], held[:], delta.permute(0, 2, 1)[:], "multiply")
-        b.tensor_tensor(skipped[:], held[:], stretched(fixed.skip, part.size)[:], "multiply")
+        b.tensor_tensor(skipped[:], held[:], fixed.skip.stretch(part.size)[:], "multiply")
         raw = self._tile("dt", self.states, part.size, self.op.heads, dtype=dtype)
         b.dma(raw[:], rows.repeat(0, self.states)[:], "aux")
         decay = self._softplus(raw, fixed.shift.repeat(1, part.size))
@@ -165,7 +162,7 @@ class _Step:
         old, new = (self._tile(name, self.states, count, width, dtype=dtype) for name in ("state", "next"))
         b.dma(old[:], self.site.inputs[0].tensor.pick(1, whole)[:, :, at], "weight")
         kept = self._tile("kept", self.states, count, width)
-        decay = stretched(here.decay.pick(1, n), op.head_dim)[:, (heads.start, heads.size)]
+        decay = here.decay.pick(1, n).stretch(op.head_dim)[:, (heads.start, heads.size)]
         for i in range(count):
             target, source = (tile.pick(1, i).split(1, op.head_dim)[:] for tile in (kept, old))
             b.tensor_tensor(target, source, decay, "multiply")
@@ -185,7 +182,7 @@ class _Step:
         rows = b.accumulator((self.states, blocks, pitch), dtype=dtype, slots=slots, name="rows")
         added = rows[:, :, (0, block)]
         for j in b.tiles(blocks, 1, "j"):
-            column = stretched(here.scaled.pick(1, first // block + j.start).pick(1, n), self.states)
+            column = here.scaled.pick(1, first // block + j.start).pick(1, n).stretch(self.states)
             b.transpose(rows[:, j.start, (0, block)], column[:])
         total = b.accumulator((block, blocks), slots=slots, name="y")
         for i in range(count):

@@ -10,6 +10,7 @@ from compiler.builder import Tensor
 from compiler.isa import Access, Affine
 from compiler.kernels.site import Port, Site
 
+AT_ONCE = 8192  # bytes of a partition that are worked on at once; assumed
 LONG_RUN = 4096  # bytes of a partition from which a transfer reaches the full rate; assumed
 FEW = 8  # tiles a value is cut in where it fits at once, so that transfers and work overlap; assumed
 

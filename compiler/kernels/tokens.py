@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.isa import Affine
 from compiler.kernels.site import Site
 from compiler.kernels.strips import Pair, blocked, common_pieces
-from compiler.kernels.wants import Anything, Features, Fixed, Kernel, Same, Want
+from compiler.kernels.wants import PLAIN, Anything, Features, Kernel, Same, always
 from compiler.ops.move import TakeRows
-
-
-def _take_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (Anything(), Same(0))
-
-
-def _assemble_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """Positions lie as the tokens do."""
-    return (Features(), Fixed(ROW_MAJOR), Same(3), Features())
 
 
 def take_rows(b: Builder, site: Site) -> None:
@@ -84,5 +70,7 @@ def _add_positions(b: Builder, y: Tensor, patches: Tensor, fixed: Tensor) -> Non
     b.tensor_tensor(y[:, :, (1, count)], patches[:], spread[:, :, (1, count)], "add")
 
 
-TAKE_ROWS = Kernel(_take_wants, take_rows)
-ASSEMBLE_TOKENS = Kernel(_assemble_wants, assemble_tokens)
+TAKE_ROWS = Kernel(always(Anything(), Same(0)), take_rows)
+ASSEMBLE_TOKENS = Kernel(  # positions lie as the tokens do
+    always(Features(), PLAIN, Same(3), Features()), assemble_tokens
+)

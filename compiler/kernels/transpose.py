@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.errors import Infeasible, Shortfall
 from compiler.ir.dtype import dtype_bytes
-from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import ROW_MAJOR
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import blocked, tile_counts
 from compiler.kernels.turn import rows_at_once, turn_plane
-from compiler.kernels.wants import Features, Fixed, Kernel, Want
-
-_PLAIN = Fixed(ROW_MAJOR)
-
-
-def _transpose_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (_PLAIN, _PLAIN)
-
-
-def _embedding_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    return (_PLAIN, _PLAIN, Features())
+from compiler.kernels.wants import PLAIN, Features, Kernel, always, plain_wants
 
 
 def transpose2d(b: Builder, site: Site) -> None:
@@ -90,5 +75,5 @@ def _unable(site: Site, code: str, resource: str, what: str, fix: str) -> Infeas
     return Infeasible(Shortfall(code, resource, 1, 0, what, ((site.name, 1),), fix))
 
 
-TRANSPOSE = Kernel(_transpose_wants, transpose2d)
-EMBEDDING = Kernel(_embedding_wants, embedding)
+TRANSPOSE = Kernel(plain_wants, transpose2d)
+EMBEDDING = Kernel(always(PLAIN, PLAIN, Features()), embedding)

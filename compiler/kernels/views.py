@@ -70,9 +70,6 @@ def copy_view(b: Builder, site: Site, dst: Tensor, src: Tensor) -> None:
     assert own is not None
     others = [i for i in range(last) if i != own]
     for at in _points(b, [dst.shape[i] for i in others]):
-        index: list[Affine | slice] = [slice(None)] * (last + 1)
-        for i, position in zip(others, at, strict=True):
-            index[i] = position
         turn_plane(b, site, _pick(dst, others, at, (own, last)), _pick(src, others, at, (last, own)))
 
 

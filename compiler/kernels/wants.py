@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder
 from compiler.ir.graph import Node, TensorType
-from compiler.ir.layout import Layout
+from compiler.ir.layout import ROW_MAJOR, Layout
 from compiler.kernels.site import Site
 
 
@@ -44,11 +44,28 @@ class Follows:
 
 
 Want = Fixed | Features | Anything | Same | Follows
+Wants = Callable[[Node, Mapping[str, TensorType], ArchSpec], tuple[Want, ...]]
+PLAIN = Fixed(ROW_MAJOR)
+
+
+def always(*wants: Want) -> Wants:
+    """These for every node of the kind."""
+    return lambda node, types, arch: wants
+
+
+def plain_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    """Everything row-major."""
+    return (PLAIN,) * (len(node.inputs) + len(node.outputs))
+
+
+def features_wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
+    """Channels or features on partitions, in blocks of any size."""
+    return (Features(),) * (len(node.inputs) + len(node.outputs))
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """How an op is lowered: its layout wishes (inputs, then outputs) and its tile program."""
 
-    wants: Callable[[Node, Mapping[str, TensorType], ArchSpec], tuple[Want, ...]]
+    wants: Wants
     build: Callable[[Builder, Site], None]

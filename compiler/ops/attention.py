@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 from compiler.ops.norm import softmax
 
 
@@ -290,7 +290,7 @@ class DecodeAttention(_Heads):
 
 
 @dataclass(frozen=True, slots=True)
-class KvWrite(Op):
+class KvWrite(Move):
     """Write keys or values of `tokens` new tokens from `position` of the cache on, in place.
 
     cache (state) and new [batch * tokens, kv_heads * head_dim] -> the same state. With `axis_k` the cache is
@@ -319,11 +319,6 @@ class KvWrite(Op):
         if self.tokens < 1 or not 0 <= self.position <= context - self.tokens:
             raise self.reject(f"position: got {self.position}, want 0 to {context - self.tokens}")
         return (cache,)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

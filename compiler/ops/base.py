@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from compiler.errors import CompileError
 from compiler.ir.graph import TensorType
@@ -80,6 +81,16 @@ class Op(abc.ABC):
     def reject(self, problem: str) -> CompileError:
         """The error that says what is wrong with this op."""
         return CompileError(f"{self.kind}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Op):
+    """An op that only moves data."""
+
+    @override
+    def flops(self, ins: tuple[TensorType, ...]) -> int:
+        """None: nothing is computed."""
+        return 0
 
 
 def f32(x: Array) -> Array:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.base import Array, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 
 
 def out_size(size: int, kernel: int, stride: int, padding: int) -> int:
@@ -54,8 +54,7 @@ class Conv2d(Op):
         x, w = by_role["x"], by_role["w"]
         self.expect_rank("x", x, "n c h w")
         self.expect_rank("w", w, "k c/groups r s")
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise self.reject(f"activation: got {self.activation!r}, want one of: {', '.join(FUNCTIONS)}")
+        check_activation(self, self.activation)
         if self.stride < 1 or self.padding < 0 or self.groups < 1:
             raise self.reject(f"got stride {self.stride}, padding {self.padding}, groups {self.groups}")
         n, c, height, width = x.shape

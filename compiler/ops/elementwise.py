@@ -223,6 +223,12 @@ def repeats_rows(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
     return rhs[0] != lhs[0] and lhs[0] % rhs[0] == 0
 
 
+def check_activation(op: Op, activation: str | None) -> None:
+    """Raise CompileError unless the function fused behind `op` is one we know, or there is none."""
+    if activation is not None and activation not in FUNCTIONS:
+        raise op.reject(f"activation: got {activation!r}, want one of: {', '.join(FUNCTIONS)}")
+
+
 def _broadcast(op: Op, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that all broadcast to; raises CompileError if there is none."""
     try:

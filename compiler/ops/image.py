@@ -9,8 +9,8 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class GroupNorm(Op):
         self.expect_rank("x", x, "n c h w")
         if self.groups < 1 or x.shape[1] % self.groups:
             raise self.reject(f"groups: got {self.groups}, want a divisor of {x.shape[1]} channels")
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise self.reject(f"activation: got {self.activation!r}, want one of: {', '.join(FUNCTIONS)}")
+        check_activation(self, self.activation)
         for role, vector in (("gain", gain), ("beta", beta)):
             self.expect(role, vector, x.shape[1:2], x.dtype)
         return (x,)
@@ -56,7 +55,7 @@ class GroupNorm(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Upsample(Op):
+class Upsample(Move):
     """Each pixel of [n, c, h, w] `factor` times down and across."""
 
     kind: ClassVar[str] = "upsample"
@@ -70,11 +69,6 @@ class Upsample(Op):
             raise self.reject(f"factor: got {self.factor}, want 1 or more")
         n, c, h, w = ins[0].shape
         return (TensorType((n, c, h * self.factor, w * self.factor), ins[0].dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
@@ -105,7 +99,7 @@ class ChannelAdd(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens(Op):
+class Tokens(Move):
     """Pixels as rows: [n, c, h, w] -> [n * h * w, c]."""
 
     kind: ClassVar[str] = "tokens"
@@ -118,18 +112,13 @@ class Tokens(Op):
         return (TensorType((n * h * w, c), ins[0].dtype),)
 
     @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
-
-    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         c = ins[0].shape[1]
         return (np.ascontiguousarray(f32(ins[0]).transpose(0, 2, 3, 1)).reshape(-1, c),)
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels(Op):
+class Pixels(Move):
     """Rows as pixels: [n * h * w, c] -> [n, c, h, w]."""
 
     kind: ClassVar[str] = "pixels"
@@ -144,11 +133,6 @@ class Pixels(Op):
         if self.height < 1 or self.width < 1 or rows % (self.height * self.width):
             raise self.reject(f"x: got {rows} rows, want a multiple of {self.height} x {self.width}")
         return (TensorType((rows // (self.height * self.width), c, self.height, self.width), ins[0].dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.attention import Attention
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 from compiler.ops.norm import softmax
 
 
@@ -229,7 +229,7 @@ class SharedKeyAttention(Attention):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRows(Op):
+class CacheRows(Move):
     """The first `length` positions of a cache of keys with one kv head, as rows.
 
     cache [batch, 1, f, context] -> [batch * length, f].
@@ -248,11 +248,6 @@ class CacheRows(Op):
             got = f"{self.length} positions of {heads} heads"
             raise self.reject(f"length: got {got}, want 1 to {context} of 1 head")
         return (TensorType((batch * self.length, features), cache.dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:

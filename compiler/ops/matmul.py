@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.base import Array, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 from compiler.ops.norm import NORMS, normalize
 
 
@@ -61,8 +61,7 @@ class Linear(Op):
     def _check_fields(self) -> None:
         if self.norm is not None and self.norm not in NORMS:
             raise self.reject(f"norm: got {self.norm!r}, want one of: {', '.join(NORMS)}")
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise self.reject(f"activation: got {self.activation!r}, want one of: {', '.join(FUNCTIONS)}")
+        check_activation(self, self.activation)
         if self.gated and self.activation is None:
             raise self.reject("gated: want an activation")
         if self.gated and self.scale != 1.0:

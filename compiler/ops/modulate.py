@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 from compiler.ops.norm import normalize
 
 
@@ -90,7 +90,7 @@ class GatedAdd(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinRows(Op):
+class JoinRows(Move):
     """The rows of two streams, sample by sample: [n * s, f] and [n * t, f] -> [n * (s + t), f]."""
 
     kind: ClassVar[str] = "join-rows"
@@ -113,11 +113,6 @@ class JoinRows(Op):
         return (TensorType((first.shape[0] + second.shape[0], first.shape[1]), first.dtype),)
 
     @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
-
-    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         features = ins[0].shape[1]
         parts = [f32(a).reshape(self.batch, -1, features) for a in ins]
@@ -125,7 +120,7 @@ class JoinRows(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class PartRows(Op):
+class PartRows(Move):
     """Rows `start .. stop` of each of `batch` samples: [n * t, f] -> [n * (stop - start), f]."""
 
     kind: ClassVar[str] = "part-rows"
@@ -148,11 +143,6 @@ class PartRows(Op):
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
         return (self.infer(ins)[0].nbytes,)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -14,8 +14,8 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 from compiler.ops.norm import softmax
 from compiler.routing import assign, padded
 
@@ -98,7 +98,7 @@ class Route(_Routed):
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch(_Routed):
+class Dispatch(_Routed, Move):
     """Rows of tokens in the order of their experts: `y[r] = x[source[r]]`.
 
     x [t, f], source [rows] int32 -> [rows, f]. Padding rows (`routing.padded`) repeat token 0; none reads
@@ -122,11 +122,6 @@ class Dispatch(_Routed):
         rows = sum(padded(self.counts))
         self.expect("source", source, (rows,), "int32")
         return (TensorType((rows, x.shape[1]), x.dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def constants(self) -> dict[str, Array]:
@@ -177,8 +172,7 @@ class GroupedLinear(Op):
         if not self.rows or min(self.rows) < 0 or not 0 <= self.padding < max(1, sum(self.rows)):
             got = f"{sum(self.rows)} in all, {self.padding} of them padding"
             raise self.reject(f"rows: got {got}, want 0 or more for each expert, and some of a token")
-        if self.activation is not None and self.activation not in FUNCTIONS:
-            raise self.reject(f"activation: got {self.activation!r}, want one of: {', '.join(FUNCTIONS)}")
+        check_activation(self, self.activation)
         if self.gated and self.activation is None:
             raise self.reject("gated: want an activation")
 

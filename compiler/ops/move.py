@@ -9,11 +9,11 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding(Op):
+class Embedding(Move):
     """`y[t] = table[ids[t]]`: ids [t] int32, table [v, f] -> [t, f]."""
 
     kind: ClassVar[str] = "embedding"
@@ -35,11 +35,6 @@ class Embedding(Op):
     @override
     def index_bounds(self, ins: tuple[TensorType, ...]) -> dict[str, int]:
         return {"ids": ins[1].shape[0]}
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
@@ -81,7 +76,7 @@ class AssembleTokens(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRows(Op):
+class TakeRows(Move):
     """Row `index` (-1: the last) of each sequence of `seq` rows: [t, f] -> [t / seq, f]."""
 
     kind: ClassVar[str] = "take-rows"
@@ -100,17 +95,12 @@ class TakeRows(Op):
         return (TensorType((rows // self.seq, features), ins[0].dtype),)
 
     @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
-
-    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         return (f32(ins[0])[self.index % self.seq :: self.seq],)
 
 
 @dataclass(frozen=True, slots=True)
-class Transpose2d(Op):
+class Transpose2d(Move):
     """[a, b] -> [b, a]."""
 
     kind: ClassVar[str] = "transpose2d"
@@ -120,11 +110,6 @@ class Transpose2d(Op):
         self.expect_operands(ins)
         self.expect_rank("x", ins[0], "a b")
         return (TensorType(ins[0].shape[::-1], ins[0].dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -9,11 +9,11 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 
 
 @dataclass(frozen=True, slots=True)
-class Gather(Op):
+class Gather(Move):
     """`y[..., i, ...] = x[..., ids[i], ...]`, as numpy's take: the axes of ids take the place of `axis`."""
 
     kind: ClassVar[str] = "gather"
@@ -42,17 +42,12 @@ class Gather(Op):
         return ins[0].nbytes // ins[0].shape[self.axis], ins[1].nbytes  # all may name the same row
 
     @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
-
-    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         return (f32(np.take(ins[0], ins[1].astype(np.int64), axis=self.axis)),)
 
 
 @dataclass(frozen=True, slots=True)
-class Update(Op):
+class Update(Move):
     """`x` with `part` in the place that begins at `starts`, as a dynamic update at a known position."""
 
     kind: ClassVar[str] = "update"
@@ -78,11 +73,6 @@ class Update(Op):
     @override
     def read_bytes(self, ins: tuple[TensorType, ...]) -> tuple[int, ...]:
         return ins[0].nbytes - ins[1].nbytes, ins[1].nbytes
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -10,11 +10,11 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, f32
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeBias(Op):
+class RelativeBias(Move):
     """`y[0, h, i, j] = table[bucket(j - i - offset), h]`: table [buckets, heads].
 
     index is [queries + keys - 1], int32. The result is the `bias` of an attention, [1, heads, queries, keys];
@@ -52,11 +52,6 @@ class RelativeBias(Op):
         self.expect_rank("table", table, "buckets heads")
         self.expect("table", table, (self.buckets, table.shape[1]), table.dtype)
         return (TensorType((1, table.shape[1], self.queries, self.keys), table.dtype),)
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
 
     @override
     def constants(self) -> dict[str, Array]:

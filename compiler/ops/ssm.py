@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.base import Array, Op, f32
-from compiler.ops.elementwise import FUNCTIONS
+from compiler.ops.elementwise import FUNCTIONS, check_activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,7 @@ def _check_taps(op: Op, x: TensorType, w: TensorType, b: TensorType, activation:
     op.expect("b", b, (x.shape[1],), x.dtype)
     if w.shape[1] < 2:
         raise op.reject(f"w: got a kernel of {w.shape[1]}, want 2 or more")
-    if activation is not None and activation not in FUNCTIONS:
-        raise op.reject(f"activation: got {activation!r}, want one of: {', '.join(FUNCTIONS)}")
+    check_activation(op, activation)
 
 
 @dataclass(frozen=True, slots=True)

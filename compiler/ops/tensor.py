@@ -10,21 +10,11 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Move, Op, f32
 
 
 @dataclass(frozen=True, slots=True)
-class _Move(Op):
-    """An op that only moves data."""
-
-    @override
-    def flops(self, ins: tuple[TensorType, ...]) -> int:
-        """Moves data only."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape(_Move):
+class Reshape(Move):
     """The same elements in row-major order under another shape."""
 
     kind: ClassVar[str] = "reshape"
@@ -43,7 +33,7 @@ class Reshape(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Permute(_Move):
+class Permute(Move):
     """Axis `i` of the result is axis `order[i]` of x."""
 
     kind: ClassVar[str] = "permute"
@@ -63,7 +53,7 @@ class Permute(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(_Move):
+class Slice(Move):
     """`x[starts[i] : stops[i] : steps[i]]` on each axis; `starts < stops <= size`, steps of 1 or more."""
 
     kind: ClassVar[str] = "slice"
@@ -105,7 +95,7 @@ class Slice(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Expand(_Move):
+class Expand(Move):
     """`x` broadcast to `shape`, as numpy does."""
 
     kind: ClassVar[str] = "expand"
@@ -128,7 +118,7 @@ class Expand(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Pad(_Move):
+class Pad(Move):
     """`low[i]` and `high[i]` elements of `value` in front of and behind axis `i`."""
 
     kind: ClassVar[str] = "pad"
@@ -152,7 +142,7 @@ class Pad(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Concat(_Move):
+class Concat(Move):
     """`count` tensors behind each other on `axis`; they agree on all other axes."""
 
     kind: ClassVar[str] = "concat"
@@ -182,7 +172,7 @@ class Concat(_Move):
 
 
 @dataclass(frozen=True, slots=True)
-class Relayout(_Move):
+class Relayout(Move):
     """The same value in another order in DRAM; put in where two ops want a value in different orders."""
 
     kind: ClassVar[str] = "relayout"

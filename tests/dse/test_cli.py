@@ -411,7 +411,7 @@ def test_a_deadlock_of_our_own_program_is_our_failure(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("dse.evaluation.compile_graph", broken)
+    monkeypatch.setattr("dse.evaluation.compile_fused", broken)
     for command in ("run", "explain"):
         code, out, err = dse(command, "trn1", GEMM, *(("-j", "1") if command == "explain" else ()))
         assert code == 1

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from compiler.errors import CompileError
-from compiler.ir.graph import Graph, Node, TensorType, Value
+from compiler.ir.graph import Graph, Node, Value
 from compiler.ops import (
     BatchMatmul,
     Binary,
@@ -32,6 +32,7 @@ from compiler.ops import (
     Reshape,
     Scalar,
     Select,
+    TakeRows,
     Tokens,
     Unary,
     Upsample,
@@ -39,18 +40,11 @@ from compiler.ops import (
 from compiler.ops.base import Array
 from workloads.errors import WorkloadError
 from workloads.importers.unsupported import Unsupported
+from workloads.importers.values import Known, Ref, Values
+
+__all__ = ["Cache", "FlatGraph", "ImportedModel", "Known", "Ref"]
 
 LARGEST = 1 << 28  # elements of an array that is computed while importing; assumed: 1 GiB of float32
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A value of the graph."""
-
-    name: str
-
-
-Known = Ref | Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,56 +65,21 @@ class Cache:
     shape: tuple[int, ...]
 
 
-class FlatGraph:
+class FlatGraph(Values):
     """Collects values and nodes. `path` names the module that the next nodes come from."""
 
     def __init__(self, name: str) -> None:
         """An empty graph."""
-        self.name = name
+        super().__init__(name)
         self.path = ""
-        self.values: dict[str, Value] = {}
         self.nodes: list[Node] = []
         self.paths: dict[str, str] = {}  # of each node
         self.makers: dict[str, Node] = {}
-        self.weights: dict[str, Array] = {}
         self.caches: dict[str, Cache] = {}  # by the value that stands for the cache after its update
-        self.logical: dict[str, tuple[int, ...]] = {}  # shapes of indices, which are kept flat
         self.unsupported = Unsupported()
         self._known: dict[tuple[str, str], Ref] = {}
-        self._tables: dict[tuple[bytes, str, tuple[int, ...]], str] = {}
 
     # ---- values ----------------------------------------------------------------------------------
-    def add(self, name: str, kind: str, shape: Sequence[int], dtype: str) -> Ref:
-        """A value that nodes do not make."""
-        assert name not in self.values, f"{self.name}: value {name!r} made twice"
-        self.values[name] = Value(name, TensorType(tuple(shape), dtype), kind)
-        return Ref(name)
-
-    def type(self, ref: Ref) -> TensorType:
-        """Shape and dtype."""
-        return self.values[ref.name].type
-
-    def shape(self, x: Known) -> tuple[int, ...]:
-        """Shape of a value or array."""
-        return self.type(x).shape if isinstance(x, Ref) else x.shape
-
-    def restated(self, weight: Ref, shape: tuple[int, ...]) -> Ref:
-        """A weight under another shape: it is stored so in the first place."""
-        value = self.values[weight.name]
-        if value.type.shape == shape:
-            return weight
-        name = f"{weight.name}{list(shape)}"
-        if name not in self.values:
-            self.add(name, value.kind, shape, value.type.dtype)
-            if weight.name in self.weights:
-                self.weights[name] = self.weights[weight.name].reshape(shape)
-        return Ref(name)
-
-    def indices(self, name: str, shape: Sequence[int]) -> Ref:
-        """Whole numbers that the host gives: kept flat, with their shape noted."""
-        self.logical[name] = tuple(shape)
-        return self.add(name, "input", (prod(shape),), "int32")
-
     def numbers(self, x: Known) -> Known:
         """Indices as floats of their shape, for arithmetic; exact up to 2^24."""
         if isinstance(x, Ref) and x.name in self.logical:
@@ -134,35 +93,6 @@ class FlatGraph:
         renamed = self.op(f"{indices.name}.view", Reshape(self.type(indices).shape), indices)
         self.logical[renamed.name] = shape
         return renamed
-
-    def transposed(self, weight: Ref) -> Ref:
-        """A matrix of weights stored the other way round."""
-        name = f"{weight.name}.T"
-        if name not in self.values:
-            value = self.values[weight.name]
-            self.add(name, value.kind, value.type.shape[::-1], value.type.dtype)
-            if weight.name in self.weights:
-                self.weights[name] = self.weights[weight.name].T
-        return Ref(name)
-
-    def ref(self, x: Known, dtype: str) -> Ref:
-        """`x` as a value; an array becomes a table of `dtype`."""
-        if isinstance(x, Ref):
-            return x
-        array = np.asarray(x)
-        if array.dtype.kind == "f":
-            array = np.clip(array, -3.0e38, 3.0e38)  # a mask of -inf: programs need finite numbers
-        key = (array.tobytes(), dtype, array.shape)
-        if key not in self._tables:
-            name = f"const{len(self._tables)}"
-            self._tables[key] = name
-            self.add(name, "table", array.shape or (1,), dtype)
-            self.weights[name] = array.reshape(array.shape or (1,))
-        return Ref(self._tables[key])
-
-    def array(self, x: Ref) -> Known:
-        """The array of a table, else the value itself."""
-        return self.weights[x.name] if self.values[x.name].kind == "table" else x
 
     def maker(self, x: Known) -> Node | None:
         """The node that makes a value."""
@@ -232,6 +162,15 @@ class FlatGraph:
         if stack is not None:
             return self.permute(name, stack, (0, 1, 3, 2))
         return x if self.shape(x) == shape else self.op(name, Reshape(shape), x)
+
+    def rows(self, x: Known, dtype: str = "fp32") -> Ref:
+        """All axes but the last as one; an array becomes a table of `dtype`."""
+        shape = self.shape(x)
+        return self.ref(self.reshape("rows", x, (prod(shape[:-1]), shape[-1])), dtype)
+
+    def token(self, name: str, x: Ref, index: int) -> Ref:
+        """Row `index` of each sequence of [sequences, tokens, features]."""
+        return self.op(name, TakeRows(self.shape(x)[1], index), self.rows(x))
 
     def _turned_stack(self, x: Ref, shape: tuple[int, ...]) -> Ref | None:
         """[a, b, c, d] if `x` is it as [a * b, d, c], and wanted as [a, b, d, c]."""

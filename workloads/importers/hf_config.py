@@ -66,11 +66,9 @@ def _experts(config: Config, family: str) -> Experts | None:
             shared = config.integer("shared_expert_intermediate_size")
     else:
         return None
-    top = config.integer("num_experts_per_tok")
-    if top > count:
-        config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+    top = config.chosen_experts(count)
     gated = family == "qwen2_moe"
-    return Experts(count, min(top, count), hidden, shared, normalise=normalise, shared_gate=gated)
+    return Experts(count, top, hidden, shared, normalise=normalise, shared_gate=gated)
 
 
 def _window(config: Config, family: str) -> int:
@@ -155,9 +153,7 @@ def _deepseek(config: Config) -> tuple[Request, ...]:
     if config.integer("moe_layer_freq", 1) != 1:
         config.problems.append("moe_layer_freq: want 1")
     width, count = config.integer("moe_intermediate_size"), config.integer("n_routed_experts")
-    top = config.integer("num_experts_per_tok")
-    if top > count:
-        config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+    top = config.chosen_experts(count)
     is_v3 = family == "deepseek_v3"
     score = str(config.fields.get("scoring_func", "sigmoid" if is_v3 else "softmax"))
     if score not in SCORES:
@@ -165,7 +161,7 @@ def _deepseek(config: Config) -> tuple[Request, ...]:
     shared = config.integer("n_shared_experts") if config.fields.get("n_shared_experts") else 0
     experts = Experts(
         count=count,
-        top=min(top, count),
+        top=top,
         hidden=width,
         shared=width * shared,
         score=score,
@@ -196,7 +192,6 @@ def _deepseek(config: Config) -> tuple[Request, ...]:
         config.problems.append(f"qk_rope_head_dim: got {model.rope}, want an even number")
     if model.nope != model.head_dim:
         config.problems.append(f"v_head_dim: got {model.head_dim}, want qk_nope_head_dim={model.nope}")
-    # NOTE: a chunk over latents would need tiles of queries, which `LatentDecode` has no kernel for.
     return llama.phases(model, layers)
 
 

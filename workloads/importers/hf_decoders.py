@@ -99,9 +99,8 @@ def gpt_oss(config: Config) -> tuple[Request, ...]:
     heads, layers = config.integer("num_attention_heads"), config.integer("num_hidden_layers")
     kv_heads, head_dim = config.integer("num_key_value_heads", heads), config.integer("head_dim", 64)
     config.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
-    count, top = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
-    if top > count:
-        config.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+    count = config.integer("num_local_experts")
+    top = config.chosen_experts(count)
     if head_dim % 2:
         config.problems.append(f"head_dim: got {head_dim}, want an even number")
     width, bias = config.integer("intermediate_size"), config.flag("attention_bias", default=True)
@@ -122,7 +121,7 @@ def gpt_oss(config: Config) -> tuple[Request, ...]:
         tied=config.flag("tie_word_embeddings"),
         window=config.integer("sliding_window", 128),
         full_every=full_every(config, 2),
-        experts=Experts(count, min(top, count), width, bias=True, limit=limit),
+        experts=Experts(count, top, width, bias=True, limit=limit),
         sinks=True,
     )
     return llama.phases(model, layers)

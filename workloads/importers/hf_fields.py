@@ -99,6 +99,13 @@ class Config:
         if size % count:
             self.problems.append(f"{part}: got {count}, want a divisor of {whole}={size}")
 
+    def chosen_experts(self, count: int) -> int:
+        """How many of `count` experts a token goes to."""
+        top = self.integer("num_experts_per_tok")
+        if top > count:
+            self.problems.append(f"num_experts_per_tok: got {top}, want at most {count} experts")
+        return min(top, count)
+
     def _got(self, name: str) -> str:
         return repr(self.fields[name]) if name in self.fields else "nothing"
 

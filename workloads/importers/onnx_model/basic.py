@@ -15,9 +15,7 @@ from workloads.importers.onnx_model.translator import (
     Translator,
     number,
 )
-from workloads.importers.raising.activations import activation
-from workloads.importers.raising.norms import rms_norm
-from workloads.importers.raising.tokens import assembled
+from workloads.importers.raising.steps import raised_product, raised_sum
 
 SMALLEST_WEIGHT = 64  # elements from which a constant matrix is taken for a weight; assumed
 
@@ -96,21 +94,14 @@ def refuse_indices(t: Translator, *xs: Known) -> None:
 def add(t: Translator, node: OnnxNode) -> Known:
     """`Add`, or the tokens of an image with their positions."""
     lhs, rhs = t.need(node, 0), t.need(node, 1)
-    for x, other in ((lhs, rhs), (rhs, lhs)):
-        tokens = assembled(t.flat, node.name, x, other)
-        if tokens is not None:
-            return tokens
-    return _binary(t, node, "add", "add")
+    tokens = raised_sum(t.flat, node.name, lhs, rhs)
+    return _binary(t, node, "add", "add") if tokens is None else tokens
 
 
 def mul(t: Translator, node: OnnxNode) -> Known:
     """`Mul`, or the end of a norm."""
     lhs, rhs = t.need(node, 0), t.need(node, 1)
-    for gain, y in ((lhs, rhs), (rhs, lhs)):
-        normed = rms_norm(t.flat, node.name, gain, y)
-        if normed is not None:
-            return normed
-    raised = activation(t.flat, node.name, lhs, rhs)
+    raised = raised_product(t.flat, node.name, lhs, rhs)
     return _binary(t, node, "mul", "multiply") if raised is None else raised
 
 
@@ -247,9 +238,6 @@ def where(t: Translator, node: OnnxNode) -> Known:
             return chosen
     refuse_indices(t, cond)
     return t.flat.elementwise(node.name, Select(), cond, lhs, rhs)
-
-
-# ---- shapes --------------------------------------------------------------------------------------
 
 
 def reduce(func: str) -> Translation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -33,10 +32,8 @@ def matmul(t: Translator, node: OnnxNode) -> Known:
 
 def linear(t: Translator, node: OnnxNode, x: Known, weight: Ref) -> Known:
     """Rows times a weight."""
-    shape = t.flat.shape(x)
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1])), t.dtype(node))
-    y = t.flat.op(node.name, Linear(), rows, weight)
-    return t.flat.reshape(node.name, y, (*shape[:-1], t.flat.shape(weight)[1]))
+    y = t.flat.op(node.name, Linear(), t.flat.rows(x, t.dtype(node)), weight)
+    return t.flat.reshape(node.name, y, (*t.flat.shape(x)[:-1], t.flat.shape(weight)[1]))
 
 
 def gemm(t: Translator, node: OnnxNode) -> Known:
@@ -59,7 +56,7 @@ def layer_norm(t: Translator, node: OnnxNode) -> Known:
     if int(number(node.attributes, "axis", -1)) % len(shape) != len(shape) - 1:
         raise CannotTranslateError("over more than the last axis")
     dtype = t.dtype(node)
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1])), dtype)
+    rows = t.flat.rows(x, dtype)
     gain = t.ref(node, 1, dtype)
     beta = t.value(node, 2) if len(node.inputs) > 2 else None
     shift = t.flat.ref(np.zeros(shape[-1], np.float32) if beta is None else beta, dtype)
@@ -70,10 +67,9 @@ def layer_norm(t: Translator, node: OnnxNode) -> Known:
 def rms_norm(t: Translator, node: OnnxNode) -> Known:
     """`RMSNormalization` over the last axis."""
     x = t.need(node, 0)
-    shape = t.flat.shape(x)
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1])), t.dtype(node))
     op = RmsNorm(number(node.attributes, "epsilon", 1e-5))
-    return t.flat.reshape(node.name, t.flat.op(node.name, op, rows, t.ref(node, 1)), shape)
+    y = t.flat.op(node.name, op, t.flat.rows(x, t.dtype(node)), t.ref(node, 1))
+    return t.flat.reshape(node.name, y, t.flat.shape(x))
 
 
 def attention_node(t: Translator, node: OnnxNode) -> Known:

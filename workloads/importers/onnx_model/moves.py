@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from compiler.ops import Concat, Embedding, Expand, Pad, Slice, TakeRows
+from compiler.ops import Concat, Embedding, Expand, Pad, Slice
 from workloads.importers.flat import Known, Ref
 from workloads.importers.onnx_model.basic import refuse_indices
 from workloads.importers.onnx_model.reader import OnnxNode, int_list
@@ -176,9 +176,7 @@ def gather(t: Translator, node: OnnxNode) -> Known:
         raise CannotTranslateError("of more than one position")
     at = int(index.reshape(())) % shape[axis]
     if axis == 1 and len(shape) == 3 and not index.shape:  # a token of each sequence
-        rows = t.flat.reshape("rows", x, (shape[0] * shape[1], shape[2]))
-        assert isinstance(rows, Ref)
-        return t.flat.op(node.name, TakeRows(shape[1], at), rows)
+        return t.flat.token(node.name, x, at)
     ranges = [(0, s, 1) for s in shape]
     ranges[axis] = (at, at + 1, 1)
     return t.flat.reshape(

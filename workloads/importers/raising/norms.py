@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from compiler.ops import Binary, Cast, Reduce, Reshape, RmsNorm, Scalar, Unary
 from workloads.importers.flat import FlatGraph, Known, Ref
 
@@ -26,9 +24,7 @@ def rms_norm(flat: FlatGraph, name: str, gain: Known, y: Known) -> Known | None:
     if found is None:
         return None
     x, eps = found
-    rows = flat.reshape("rows", x, (prod(shape[:-1]), shape[-1]))
-    assert isinstance(rows, Ref)
-    return flat.reshape(name, _apply(flat, name, rows, gain, eps), shape)
+    return flat.reshape(name, _apply(flat, name, flat.rows(x), gain, eps), shape)
 
 
 def _apply(flat: FlatGraph, name: str, rows: Ref, gain: Ref, eps: float) -> Ref:

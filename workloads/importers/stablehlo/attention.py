@@ -45,10 +45,6 @@ def over_values(
     return None
 
 
-def _free(x: Held, *taken: Sequence[int]) -> list[int]:
-    return [i for i in range(len(x.shape)) if not any(i in part for part in taken)]
-
-
 def _sides(scores: Scores) -> tuple[int, int]:
     """Which operand of the scores the queries are, and which the keys."""
     assert scores.softmax is not None
@@ -59,8 +55,8 @@ def _roles(t: Translator, scores: Scores) -> _Roles | None:
     if scores.softmax is None or scores.softmax[0] == "b":
         return None
     q, k = _sides(scores)
-    free_q = _free(scores.sides[q], scores.batch[q], (scores.contracted[q],))
-    free_k = _free(scores.sides[k], scores.batch[k], (scores.contracted[k],))
+    free_q = scores.sides[q].free(scores.batch[q], (scores.contracted[q],))
+    free_k = scores.sides[k].free(scores.batch[k], (scores.contracted[k],))
     count = len(scores.batch[0])
     if len(free_k) != 1 or len(free_q) not in (1, 2) or count > 2:
         return None
@@ -97,7 +93,7 @@ def _attention(
     pairs = {labels[w]: other for w, other in zip(batch[which], batch[1 - which], strict=True)}
     used = [scores.batch[0][label[1]] for label in pairs if label is not None and label[0] == "b"]
     wide = [b for b in range(len(scores.batch[0])) if scores.sides[0].shape[scores.batch[0][b]] > 1]
-    free_v = _free(v, batch[1 - which], contracted[1 - which])
+    free_v = v.free(batch[1 - which], contracted[1 - which])
     if len(free_v) != 1 or len(used) != len(wide):
         return None
     axes_v = [pairs.get(roles.batch), contracted[1 - which][0], pairs.get(roles.head), free_v[0]]
@@ -225,7 +221,7 @@ def _as_result(
     place = {roles.batch: 0, roles.query: 1, roles.head: 2, roles.group: 3}
     place.pop(None, None)
     first = [place.get(scores.labels[i]) for i in batch[which]]
-    free = [place.get(scores.labels[i]) for i in _free(weights, batch[which], contracted[which])]
+    free = [place.get(scores.labels[i]) for i in weights.free(batch[which], contracted[which])]
     order = [*first, *free, 4] if which == 0 else [*first, 4, *free]
     kept = [a for a in order if a is not None]
     kept += [a for a in range(5) if a not in kept]

@@ -47,18 +47,14 @@ def dot_general(t: Translator, op: Operation) -> Held:
     return result
 
 
-def _free(x: Held, batch: Sequence[int], contracted: Sequence[int]) -> list[int]:
-    return [i for i in range(len(x.shape)) if i not in batch and i not in contracted]
-
-
 def _scores(
     sides: Sequence[Held], batch: tuple[list[int], list[int]], contracted: tuple[list[int], list[int]]
 ) -> Scores:
     labels: list[tuple[str, int] | None] = [("b", i) for i in range(len(batch[0]))]
     sizes = [sides[0].shape[i] for i in batch[0]]
     for letter, x, b, c in zip("lr", sides, batch, contracted, strict=True):
-        labels += [(letter, i) for i in _free(x, b, c)]
-        sizes += [x.shape[i] for i in _free(x, b, c)]
+        labels += [(letter, i) for i in x.free(b, c)]
+        sizes += [x.shape[i] for i in x.free(b, c)]
     shown = tuple(label if size > 1 else None for label, size in zip(labels, sizes, strict=True))
     ends = (contracted[0][0], contracted[1][0])
     return Scores((sides[0], sides[1]), (tuple(batch[0]), tuple(batch[1])), ends, shown)
@@ -93,7 +89,7 @@ def _linear(
         matrix = t.flat.transposed(t.restated(weight, (prod(shape) // inner, inner)))
     else:
         return None
-    free = _free(x, (), others)
+    free = x.free(others)
     turned = t.permuted("turned", t.whole(x), [*free, *others])
     dtype = t.flat.type(weight).dtype
     rows = t.flat.ref(t.flat.reshape("rows", turned, (prod(x.shape[i] for i in free), inner)), dtype)
@@ -104,7 +100,7 @@ def _linear(
     out = {"f32": "fp32", "i32": "fp32", "bf16": "bf16"}.get(op.type.dtype)
     narrow = dtype in ("int8", "fp8e4", "fp8e5")  # products of these are not kept in their type
     y = t.flat.op(t.name(op), Linear(out_dtype=out if narrow else None), rows, matrix)
-    ends = [shape[i] for i in _free(sides[which], (), mine)]
+    ends = [shape[i] for i in sides[which].free(mine)]
     found = t.flat.reshape("out", y, [*(x.shape[i] for i in free), *ends] or [1])
     if which == 1 or not free:
         return found
@@ -117,7 +113,7 @@ def _outer(t: Translator, op: Operation, sides: Sequence[Held], batch: tuple[lis
     for i in (0, 1):
         one, x = sides[i], sides[1 - i]
         if one.number == 1.0 and len(one.shape) == len(batch[i]):
-            order = [*batch[1 - i], *_free(x, batch[1 - i], ())]
+            order = [*batch[1 - i], *x.free(batch[1 - i])]
             found = t.result(op, t.permuted(t.name(op), t.whole(x), order))
             if x.scores is not None:
                 labels = tuple(x.scores.labels[j] for j in order)
@@ -126,7 +122,7 @@ def _outer(t: Translator, op: Operation, sides: Sequence[Held], batch: tuple[lis
                     x.scores.scale, x.scores.masks, x.scores.softmax,
                 )  # fmt: skip
             return found
-    free = [_free(x, b, ()) for x, b in zip(sides, batch, strict=True)]
+    free = [x.free(b) for x, b in zip(sides, batch, strict=True)]
     parts = []
     for i, (x, b) in enumerate(zip(sides, batch, strict=True)):
         turned = t.permuted("turned", t.whole(x), [*b, *free[i]])
@@ -146,7 +142,7 @@ def _product(
     """[batch, m, k] x [batch, k, n]."""
     stacks = []
     for i, (x, b, c) in enumerate(zip(sides, batch, contracted, strict=True)):
-        free = _free(x, b, c)
+        free = x.free(b, c)
         order = [*b, *free, *c] if i == 0 else [*b, *c, *free]
         turned = t.permuted("turned", t.whole(x), order)
         sizes = prod(x.shape[j] for j in free), prod(x.shape[j] for j in c)

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from compiler.ops import Binary, Concat, Linear, Pad, Reduce, Reshape, Slice, TakeRows
+from compiler.ops import Binary, Concat, Linear, Pad, Reduce, Reshape, Slice
 from workloads.importers.flat import Known, Ref
 from workloads.importers.raising.columns import columns
 from workloads.importers.raising.rotary import rotated
@@ -117,9 +117,7 @@ def cut(t: Translator, op: Operation, x: Held, ranges: Sequence[tuple[int, int, 
     if part is not None:
         return t.result(op, part)
     if len(x.shape) == 3 and ranges[::2] == [(0, n, 1) for n in x.shape[::2]] and op.type.shape[1] == 1:
-        rows = t.flat.reshape("rows", ref, (x.shape[0] * x.shape[1], x.shape[2]))
-        assert isinstance(rows, Ref)
-        taken = t.flat.op(t.name(op), TakeRows(x.shape[1], ranges[1][0]), rows)
+        taken = t.flat.token(t.name(op), ref, ranges[1][0])
         return t.result(op, t.flat.reshape("rows", taken, op.type.shape))
     starts, stops, steps = zip(*ranges, strict=True)
     return t.result(op, t.flat.op(t.name(op), Slice(starts, stops, steps if set(steps) != {1} else ()), ref))
@@ -129,9 +127,9 @@ def _columns(t: Translator, op: Operation, x: Ref, ranges: Sequence[tuple[int, i
     """Some heads of [..., heads, features] as columns of the rows that they were cut from, or columns."""
     made, shape = t.flat.maker(x), t.flat.shape(x)
     if all(r == (0, n, 1) for r, n in zip(ranges[:-1], shape[:-1], strict=True)) and ranges[-1][2] == 1:
-        rows = t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1]))
+        rows = t.flat.rows(x)
         source = t.flat.maker(rows)
-        if isinstance(rows, Ref) and source is not None and source.op in (Linear(), Binary("add")):
+        if source is not None and source.op in (Linear(), Binary("add")):
             found = columns(t.flat, t.name(op), rows, *ranges[-1][:2])
             return t.flat.reshape("columns", found, op.type.shape)
     if made is None or not isinstance(made.op, Reshape) or len(shape) < 3:

@@ -9,11 +9,8 @@ from math import isfinite
 import numpy as np
 
 from compiler.ops import Select
-from workloads.importers.raising.heads import MASKED
+from workloads.importers.raising.heads import HIDDEN, MASKED
 from workloads.importers.stablehlo.translator import Held, Scores, Trace, Translator
-
-HIDDEN = -1.0e4  # a score that is set to less does not count; assumed
-Labels = tuple[tuple[str, int] | None, ...]
 
 
 def own(x: Held) -> Trace:
@@ -112,11 +109,6 @@ def masked(t: Translator, cond: Held, lhs: Held, rhs: Held) -> Scores | None:
         bias = t.flat.elementwise("bias", Select(), t.real(cond), *ends)
         return replace(scores, masks=(*scores.masks, (bias, scores.labels)))
     return replace(scores, masks=(*scores.masks, (cond.array.astype(bool), scores.labels)))
-
-
-def dimensions(labels: Labels, label: tuple[str, int]) -> int | None:
-    """Where a label stands."""
-    return labels.index(label) if label in labels else None
 
 
 def combined(masks: Sequence[np.ndarray]) -> np.ndarray:

@@ -82,6 +82,10 @@ class Held:
             else None
         )
 
+    def free(self, *taken: Sequence[int]) -> list[int]:
+        """The axes that are in none of `taken`."""
+        return [i for i in range(len(self.shape)) if not any(i in part for part in taken)]
+
 
 @dataclass(slots=True)
 class _Scope:

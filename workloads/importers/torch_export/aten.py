@@ -18,10 +18,8 @@ from compiler.ops import (
 )
 from workloads.errors import WorkloadError
 from workloads.importers.flat import Known, Ref
-from workloads.importers.raising.activations import activation
 from workloads.importers.raising.heads import attention
-from workloads.importers.raising.norms import rms_norm
-from workloads.importers.raising.tokens import assembled
+from workloads.importers.raising.steps import raised_product, raised_sum
 from workloads.importers.torch_export import images, shapes
 from workloads.importers.torch_export.caches import index_put
 from workloads.importers.torch_export.reader import Call, Name
@@ -51,20 +49,13 @@ def _binary(func: str, numpy: str) -> Translation:
 
 def _add(t: Translator, call: Call) -> Known:
     lhs, rhs = (t.value(call.args[key]) for key in ("self", "other"))
-    for x, other in ((lhs, rhs), (rhs, lhs)):
-        tokens = assembled(t.flat, call.name, x, other)
-        if tokens is not None:
-            return tokens
-    return _binary("add", "add")(t, call)
+    tokens = raised_sum(t.flat, call.name, lhs, rhs)
+    return _binary("add", "add")(t, call) if tokens is None else tokens
 
 
 def _mul(t: Translator, call: Call) -> Known:
     lhs, rhs = (t.value(call.args[key]) for key in ("self", "other"))
-    for gain, y in ((lhs, rhs), (rhs, lhs)):
-        normed = rms_norm(t.flat, call.name, gain, y)
-        if normed is not None:
-            return normed
-    raised = activation(t.flat, call.name, lhs, rhs)
+    raised = raised_product(t.flat, call.name, lhs, rhs)
     return _binary("mul", "multiply")(t, call) if raised is None else raised
 
 
@@ -73,10 +64,6 @@ def _pow(t: Translator, call: Call) -> Known:
     if exponent == 2:
         return t.flat.unary(call.name, "square", x)
     return t.flat.binary(call.name, "pow", x, t.value(exponent))
-
-
-def _rsqrt_like(t: Translator, call: Call) -> Known:
-    return t.flat.unary(call.name, "rsqrt", t.value(shapes.first(call)))
 
 
 def _cast(t: Translator, call: Call) -> Known:
@@ -115,9 +102,7 @@ def _softmax(t: Translator, call: Call) -> Known:
 
 def _linear(t: Translator, call: Call) -> Known:
     x, weight = t.value(call.args["input"]), cast("Name", call.args["weight"])
-    shape, dtype = t.flat.shape(x), t.dtype(call)
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), shape[-1])), dtype)
-    y = t.flat.op(call.name, Linear(), rows, t.weight(weight.name, "T"))
+    y = t.flat.op(call.name, Linear(), t.flat.rows(x, t.dtype(call)), t.weight(weight.name, "T"))
     bias = call.args.get("bias")
     if isinstance(bias, Name):
         y = t.flat.op(f"{call.name}.bias", Binary("add"), y, t.weight(bias.name))
@@ -133,11 +118,10 @@ def _embedding(t: Translator, call: Call) -> Known:
 
 
 def _layer_norm(t: Translator, call: Call) -> Known:
-    x, shape = t.value(call.args["input"]), t.shape(call)
+    shape, dtype = t.shape(call), t.dtype(call)
     features = shape[-1]
-    rows = t.flat.ref(t.flat.reshape("rows", x, (prod(shape[:-1]), features)), t.dtype(call))
+    rows = t.flat.rows(t.value(call.args["input"]), dtype)
     gain, beta = call.args.get("weight"), call.args.get("bias")
-    dtype = t.dtype(call)
     scale = (
         t.weight(gain.name) if isinstance(gain, Name) else t.flat.ref(np.ones(features, np.float32), dtype)
     )

@@ -11,9 +11,8 @@ from compiler.ops import (
     Concat,
     Expand,
     Slice,
-    TakeRows,
 )
-from workloads.importers.flat import Known, Ref
+from workloads.importers.flat import Known
 from workloads.importers.torch_export.caches import grown_cache
 from workloads.importers.torch_export.reader import Call, Name
 from workloads.importers.torch_export.translator import Translator
@@ -94,9 +93,7 @@ def select(t: Translator, call: Call) -> Known:
     if isinstance(x, np.ndarray):
         return np.asarray(x.take(index, dim))
     if dim == 1 and len(shape) == 3:  # a token of each sequence
-        rows = t.flat.reshape("rows", x, (shape[0] * shape[1], shape[2]))
-        assert isinstance(rows, Ref)
-        return t.flat.op(call.name, TakeRows(shape[1], index), rows)
+        return t.flat.token(call.name, x, index)
     return t.flat.reshape(call.name, cut(t, call.name, x, dim, index, index + 1), t.shape(call))
 
 
