@@ -91,7 +91,7 @@ def derived(spec: ArchSpec) -> dict[str, Json]:
     array = spec.array
     on_chip = [name for name, memory in spec.memories.items() if memory.kind != "dram"]
     peaks = _peaks(spec)
-    dma = spec.dma.engines * spec.dma.engine_bandwidth
+    dma = spec.dma_bandwidth
     return {
         "array_rows": array.rows,
         "array_cols": array.cols,
@@ -132,7 +132,7 @@ def describe(spec: ArchSpec) -> str:
     rows += [(name, _memory_text(spec, name)) for name in spec.memories]
     on_chip = sum(memory.capacity for memory in spec.memories.values() if memory.kind != "dram")
     rows.append(("on chip", f"{on_chip / 2**20:.2f} MiB in all"))
-    dma = spec.dma.engines * spec.dma.engine_bandwidth
+    dma = spec.dma_bandwidth
     queue = min(spec.dma.queue_bandwidth or dma, dma)
     speeds = (format_quantity(rate, BYTES_PER_SECOND) for rate in (dma, queue))
     rows.append(("dma", "{}, one queue {}".format(*speeds)))

@@ -182,6 +182,7 @@ class MemorySpec(Spec):
     kind: Literal["dram", "scratchpad", "accumulator"]
     capacity: Capacity
     bandwidth: Bandwidth | None = None  # dram only: what one core can draw; on chip the engines' rates limit
+    sustained: Share = Fraction(1)  # dram only: share of the bandwidth that is kept up; peaks are without it
     partitions: Count | None = None  # on chip; default: the larger side of the array
     banks: Count = 1  # accumulator: accumulation groups that may be open at once
     reserved: Bytes = 0  # kept back for the runtime
@@ -207,6 +208,16 @@ class ExclusionSpec(Spec):
 
     engines: tuple[str, ...]
     memory: str
+
+
+class GridSpec(Spec):
+    """How one op runs on all cores of a chip: they deal its tiles, one op after the other.
+
+    The DRAM's bandwidth is then that of the chip, and what one core can draw is what its DMA can move.
+    """
+
+    launch: Picoseconds = 0  # from one op to the next: launch and barrier over all cores
+    cache: Bytes = 0  # last-level cache between the cores and the DRAM
 
 
 class LinkSpec(Spec):
@@ -235,6 +246,7 @@ class ArchSpec(Spec):
     dma: DmaSpec
     exclusions: tuple[ExclusionSpec, ...] = ()
     mesh: MeshSpec | None = None
+    grid: GridSpec | None = None  # default: a run uses one core
     launch_overhead: Picoseconds = 0  # host or runtime gap in front of each run
 
     @model_validator(mode="after")
@@ -283,6 +295,8 @@ class ArchSpec(Spec):
             if spec.partitions is not None:
                 yield "partitions", "got a value, want none: DRAM has no partitions"
             return
+        if spec.sustained != 1:
+            yield "sustained", f"got {spec.sustained}, want none: only DRAM loses time to refresh and turns"
         if spec.bandwidth is not None:
             yield "bandwidth", "got a value, want none: on chip the engines' lanes and clocks are the limit"
         if usable > 0 and self.bank_bytes(name) < MIN_BANK_BYTES:
@@ -349,13 +363,29 @@ class ArchSpec(Spec):
     @property
     def dram_bandwidth(self) -> int:
         """Bytes/s one core can draw from DRAM; without a stated limit, what its DMA can move."""
-        return self.memories[self.dram].bandwidth or self.dma.engines * self.dma.engine_bandwidth
+        return self.memories[self.dram].bandwidth or self.dma_bandwidth * self.run_cores
+
+    @property
+    def dram_sustained(self) -> int:
+        """Bytes/s that DRAM keeps up, with refresh and turns between reads and writes."""
+        return int(self.dram_bandwidth * self.memories[self.dram].sustained)
+
+    @property
+    def dma_bandwidth(self) -> int:
+        """Bytes/s that the DMA engines of one core can move."""
+        return self.dma.engines * self.dma.engine_bandwidth
+
+    @property
+    def run_cores(self) -> int:
+        """Cores that one run uses: one, or all of a grid."""
+        return self.cores if self.grid else 1
 
     def peak_flops(self, dtype: str) -> int:
-        """Peak FLOP/s of the array of one core for `dtype` (1 MAC = 2 FLOPs); 0 if it has none."""
+        """Peak FLOP/s of the arrays of a run's cores for `dtype` (1 MAC = 2 FLOPs); 0 if it has none."""
         passes = self.array.passes.get(dtype)  # type: ignore[call-overload]
         spec = self.array
-        return 0 if passes is None else 2 * spec.rows * spec.cols * spec.units * spec.clock // passes
+        cells = spec.rows * spec.cols * spec.units * self.run_cores
+        return 0 if passes is None else 2 * cells * spec.clock // passes
 
     def canonical(self) -> dict[str, Any]:
         """Plain data that says everything about this architecture (for digests and `dse check`)."""

@@ -151,19 +151,20 @@ def _give_up_slots(
 ) -> bool:
     """Take a slot from the largest of what lives beside `top`; False if nothing there has one to spare.
 
-    So too beside other buffers above `limit`, one for each op that the ones before did not reach.
+    So too beside other buffers above `limit`, one for each op (on a grid: each program of a piece) that the
+    ones before did not reach.
     """
     ends = {b.name: placed[b.name].address + placed[b.name].nbytes for b in buffers}
     above = [b for b in buffers if ends[b.name] > limit]
-    seen: set[str] = set()
+    seen: set[tuple[str, int]] = set()
     for high in sorted(above, key=lambda b: (b.name != top, -ends[b.name], b.name)):
-        if _op(high) in seen:
+        if (_op(high), high.piece) in seen:
             continue
         beside = [b for b in buffers if life[b.name].overlaps(life[high.name])]
-        spare = [b for b in beside if b.slots > b.need and _op(b) not in seen]
+        spare = [b for b in beside if b.slots > b.need and (_op(b), b.piece) not in seen]
         if high.name == top and not spare:
             return False
-        seen |= {_op(b) for b in beside}
+        seen |= {(_op(b), b.piece) for b in beside}
         spare.sort(key=lambda b: (-b.slot_bytes * (b.slots - b.need), b.name))
         for b in spare[: max(1, len(spare) // 4)]:
             b.slots -= 1

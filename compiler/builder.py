@@ -61,7 +61,8 @@ class Builder:
         self.root = TileLoop("root", 1, 0)
         self.graph = TileGraph(name, self.root, {})
         self.op = ""
-        self._floor = 1  # loops that were open when the op began
+        self._piece = 0
+        self._floor = self._origin = 1  # loops open when the op, or its piece of a grid, began
         self._engines = EngineChooser(arch, self.cost, self.graph.buffers)
         self._stack = [self.root]
         self._stage = 0
@@ -71,19 +72,27 @@ class Builder:
 
     def begin(self, op: str, *, pipelined: bool | None = None) -> None:
         """Instructions from here on belong to `op`; its stages do not reach loops around it."""
-        self.op, self._floor = op, len(self._stack)
+        self.op, self._floor, self._origin = op, len(self._stack), len(self._stack)
         self._pipelined = self._pipelined if pipelined is None else pipelined
         self._engines.start()
 
+    def begin_piece(self) -> None:
+        """A piece of the op on a grid: its stages do not reach the loops that deal the pieces out."""
+        self._floor = len(self._stack)
+        self._piece += 1
+
     # ---- structure -------------------------------------------------------------------------------
     @contextmanager
-    def loop(self, count: int, name: str = "i") -> Iterator[Affine]:
-        """A loop; yields its variable. A single iteration is no loop."""
-        if count == 1:
+    def loop(self, count: int, name: str = "i", *, share: int | None = None) -> Iterator[Affine]:
+        """A loop; yields its variable. A single iteration is no loop.
+
+        With `share`, the cores of a grid deal the iterations out, and the busiest runs so many.
+        """
+        if count == 1 and share != 0:
             yield Affine()
             return
         self._loops += 1
-        node = TileLoop(f"{name}{self._loops}", count, self._loops, stage=self._stage)
+        node = TileLoop(f"{name}{self._loops}", count, self._loops, stage=self._stage, share=share)
         self._stack[-1].body.append(node)
         self._stack.append(node)
         outer, self._stage = self._stage, 0
@@ -147,7 +156,7 @@ class Builder:
         limit = self.arch.partitions(memory)
         if shape[0] > limit:
             raise CompileError(f"{self.op} {full}: {shape[0]} partitions, {memory} has {limit}")
-        in_a_loop_of_the_op = len(self._stack) > self._floor
+        in_a_loop_of_the_op = len(self._stack) > self._origin
         slots = max(slots, need) if in_a_loop_of_the_op else 1
         slot = Affine()
         if slots > 1:
@@ -164,6 +173,7 @@ class Builder:
             slot=slot,
             tensor=f"{self.op}:{name}",
             need=min(need, slots),
+            piece=self._piece,
         )
         return Tensor(full, dtype, tuple(shape), (0, *row_major(shape[1:])), True, slot)
 
@@ -189,7 +199,14 @@ class Builder:
         slots: int = 1,
         tensor: str = "",
     ) -> Tensor:
-        """A tensor in DRAM of stored `shape`; `slots` copies one behind the other."""
+        """A tensor in DRAM of stored `shape`; `slots` copies one behind the other.
+
+        Among pieces of a grid it is a copy for each: cores must not write into one another's.
+        """
+        slot = Affine()
+        for loop in self._stack:
+            if loop.share is not None:
+                slots, slot = slots * loop.count, slot * loop.count + var(loop.var)
         self.graph.buffers[name] = TileBuffer(
             name=name,
             memory=self.arch.dram,
@@ -198,11 +215,11 @@ class Builder:
             slots=slots,
             partitions=0,
             home=self._stack[-1],
-            slot=Affine(),
+            slot=slot,
             kind=kind,
             tensor=tensor or name,
         )
-        return Tensor(name, dtype, tuple(shape), row_major(shape), False)
+        return Tensor(name, dtype, tuple(shape), row_major(shape), False, slot)
 
     # ---- instructions ----------------------------------------------------------------------------
     def _emit(self, stream: str, instr: Instr) -> None:
@@ -272,7 +289,7 @@ class Builder:
         if lanes is None:
             lanes = 1
             if dma.queue_bandwidth:
-                total = min(dma.engines * dma.engine_bandwidth, self.arch.dram_bandwidth)
+                total = min(self.arch.dma_bandwidth, self.arch.dram_bandwidth)
                 apart = min(len(names), -(-total // dma.queue_bandwidth))
             if nbytes >= dma.engines * dma.descriptor_bytes * 4:
                 lanes = apart

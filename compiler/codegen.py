@@ -41,6 +41,7 @@ def emit(
         outputs=outputs,
         layouts=layouts,
         shapes=shapes,
+        launches=graph.launches,
     )
 
 
@@ -78,14 +79,15 @@ class _Emitter:
         parts = [(c.stage, nodes) for c in loop.body if (nodes := self._child(c, stream))]
         if not parts:
             return []
-        if loop.count == 1:
+        if loop.count == 1 and loop.share != 0:
             zero = _const(loop.var, 0)
             return [_substitute(n, zero, None) for _, nodes in parts for n in nodes]
         first = min(stage for stage, _ in parts)
         depth = max(stage for stage, _ in parts) - first
-        if depth == 0 or loop.count <= max(child.stage for child in loop.body):
+        fewest = loop.count if loop.share is None else loop.share
+        if depth == 0 or fewest <= max(child.stage for child in loop.body):
             body = tuple(n for _, nodes in parts for n in nodes)
-            return [Loop(loop.var, loop.count, body, loop.region)]
+            return [Loop(loop.var, loop.count, body, loop.region, loop.share)]
         _check_order(loop, stream, self._graph)
         lead = [(stage - first, nodes) for stage, nodes in parts]
         out: list[Node] = []
@@ -96,7 +98,8 @@ class _Emitter:
             for late, nodes in lead
             for n in nodes
         ]
-        out.append(Loop(loop.var, loop.count - depth, tuple(shifted), loop.region))
+        share = None if loop.share is None else loop.share - depth
+        out.append(Loop(loop.var, loop.count - depth, tuple(shifted), loop.region, share))
         for step in range(depth):
             out += self._step(
                 lead,
@@ -140,7 +143,8 @@ def _substitute(node: Node, change: Subst, fresh: Callable[[int], int] | None) -
     """`node` with every affine expression changed; inner loops get new region ids from `fresh`."""
     if isinstance(node, Loop):
         body = tuple(_substitute(inner, change, fresh) for inner in node.body)
-        return Loop(node.var, node.count, body, fresh(node.region) if fresh else node.region)
+        region = fresh(node.region) if fresh else node.region
+        return Loop(node.var, node.count, body, region, node.share)
     updates: dict[str, object] = {}
     for spec in fields(node):
         old = getattr(node, spec.name)

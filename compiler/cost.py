@@ -61,7 +61,7 @@ class Roofline:
     def __init__(self, arch: ArchSpec) -> None:
         """Read the rates of `arch` once."""
         self._arch = arch
-        self._rate = min(arch.dram_bandwidth, arch.dma.engines * arch.dma.engine_bandwidth)
+        self._rate = min(arch.dram_sustained, arch.dma_bandwidth)
 
     def vector_ps(self, instr: Instr, engine: str, kinds: Mapping[str, str]) -> int:
         """Overhead plus one element a lane and cycle, times the class factor."""

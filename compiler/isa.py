@@ -9,7 +9,7 @@ order, so timing does not depend on who is simulated first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.layout import Layout
@@ -306,13 +306,19 @@ class Collective(Instr):
 class Loop:
     """Run `body` `count` times; `var` counts from 0. Equal `region` in several streams: the same loop.
 
-    A software-pipelined stream may run fewer iterations of a region than the others.
+    A software-pipelined stream may run fewer iterations of a region than the others. The cores of a grid
+    deal the iterations of a loop with a `share` among them: the busiest core runs so many.
     """
 
     var: str
     count: int
     body: tuple[Instr | Loop, ...]
     region: int
+    share: int | None = None
+
+    def times(self, *, own: bool) -> int:
+        """Iterations: of all cores, or of the busiest core alone."""
+        return self.share if own and self.share is not None else self.count
 
 
 Node = Instr | Loop
@@ -341,10 +347,23 @@ class Program:
     shapes: tuple[
         tuple[str, tuple[int, ...]], ...
     ] = ()  # graph value -> logical shape (stacked: copies first)
+    launches: int = 0  # ops that start on all cores of a grid, one after the other
 
     def buffer_map(self) -> dict[str, Buffer]:
         """Buffers by name."""
         return {buffer.name: buffer for buffer in self.buffers}
+
+
+def undivided(program: Program) -> Program:
+    """The program with the pieces of a grid all on one core: what its streams order, they order there too."""
+
+    def whole(node: Node) -> Node:
+        if not isinstance(node, Loop):
+            return node
+        return replace(node, share=None, body=tuple(map(whole, node.body)))
+
+    streams = tuple((name, tuple(map(whole, nodes))) for name, nodes in program.streams)
+    return replace(program, streams=streams)
 
 
 OPERAND_FIELDS = (
@@ -374,25 +393,28 @@ def writes(instr: Instr) -> list[Access]:
     return [access for name, access in operands(instr) if name in WRITTEN_FIELDS]
 
 
-def walk(nodes: tuple[Node, ...], times: int = 1) -> Iterator[tuple[Instr, int]]:
-    """Every static instruction with how often it runs."""
+def walk(nodes: tuple[Node, ...], times: int = 1, *, own: bool = False) -> Iterator[tuple[Instr, int]]:
+    """Every static instruction with how often it runs, on all cores of a grid or on the busiest `own`."""
     for node in nodes:
         if isinstance(node, Loop):
-            yield from walk(node.body, times * node.count)
+            yield from walk(node.body, times * node.times(own=own), own=own)
         else:
             yield node, times
 
 
 def unroll(
-    nodes: tuple[Node, ...], env: dict[str, int] | None = None
+    nodes: tuple[Node, ...], env: dict[str, int] | None = None, *, own: bool = False
 ) -> Iterator[tuple[Instr, dict[str, int]]]:
-    """Every dynamic instruction of a stream in order, with its loop counters (the dict is reused)."""
+    """Every dynamic instruction of a stream in order, with its loop counters (the dict is reused).
+
+    `own`: of the busiest core of a grid, else of all cores, one after the other.
+    """
     env = {} if env is None else env
     for node in nodes:
         if isinstance(node, Loop):
-            for i in range(node.count):
+            for i in range(node.times(own=own)):
                 env[node.var] = i
-                yield from unroll(node.body, env)
+                yield from unroll(node.body, env, own=own)
             env.pop(node.var, None)
         else:
             yield node, env

@@ -63,9 +63,10 @@ def assign_layouts(graph: Graph, arch: ArchSpec) -> dict[str, Layout]:
             for carry in region.carries:
                 for name in (carry.inner, carry.final, carry.result):
                     groups.tie(carry.init, name)
+    blocked = {groups.root(name) for name in (*(name for name, _ in features), *_by_array(graph, types))}
     followers = {name for name, _, _ in follows}
     layouts = {
-        name: groups.fixed.get(groups.root(name), (_default(types[name], arch), ""))[0]
+        name: _chosen(name, types[name], arch, groups, blocked)
         for name in types
         if name not in followers or groups.root(name) in groups.fixed
     }
@@ -81,6 +82,28 @@ def assign_layouts(graph: Graph, arch: ArchSpec) -> dict[str, Layout]:
                 f"{node.name}: {name} is used twice with different layouts; give each its own copy"
             )
     return layouts
+
+
+def _by_array(graph: Graph, types: Mapping[str, TensorType]) -> list[str]:
+    """Values that an op with contractions reads or makes."""
+    return [
+        name
+        for node, _ in graph.walk()
+        if node.op.macs(tuple(types[name] for name in node.inputs))
+        for name in (*node.inputs, *node.outputs)
+    ]
+
+
+def _chosen(name: str, kind: TensorType, arch: ArchSpec, groups: _Groups, blocked: set[str]) -> Layout:
+    """What one of the kernels fixed, else features on partitions.
+
+    On a grid only if the array works on the value or a kernel asks for it: cores take rows of what is left,
+    which then lie in one piece.
+    """
+    root = groups.root(name)
+    if root in groups.fixed:
+        return groups.fixed[root][0]
+    return ROW_MAJOR if arch.grid and root not in blocked else _default(kind, arch)
 
 
 def _ask(

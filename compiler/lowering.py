@@ -9,6 +9,7 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.cost import CostModel
 from compiler.errors import CompileError, Infeasible
+from compiler.grid import deal_out
 from compiler.ir.graph import Carry, Graph, Node, Repeat, Value
 from compiler.ir.layout import Layout
 from compiler.ir.tiles import TileGraph
@@ -176,7 +177,6 @@ class _Lowering:
             if name not in self.tensors:
                 self.tensors[name] = self._dram(self.values[name])
         options = self.options.eased(self.eased.get(node.name, 0))
-        self.b.begin(node.name, pipelined=options.pipeline and options.double_buffer)
         site = Site(
             name=node.name,
             op=node.op,
@@ -185,10 +185,13 @@ class _Lowering:
             arch=self.arch,
             options=options,
         )
-        try:
-            KERNELS[node.op.kind].build(self.b, site)
-        except Infeasible as misfit:  # go on: the fix must be enough for all ops
-            self.misfits.append(Infeasible(misfit.shortfall, (node.name,)))
+        self.b.begin(node.name, pipelined=options.pipeline and options.double_buffer)
+        for part in deal_out(self.b, site) if self.arch.grid else (site,):
+            self.b.begin_piece()
+            try:
+                KERNELS[node.op.kind].build(self.b, part)
+            except Infeasible as misfit:  # go on: the fix must be enough for all ops
+                self.misfits.append(Infeasible(misfit.shortfall, (node.name,)))
 
     def _is_view(self, node: Node) -> bool:
         """Whether the result may be the bytes of the operand: they stay as they are as long as it is read."""

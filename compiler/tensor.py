@@ -58,6 +58,16 @@ class Tensor:
             self.name, self.dtype, tuple(dims) or ((1, 1),), offset, partition, partitions, self.slot
         )
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie side by side in the order of the axes."""
+        run = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != run:
+                return False
+            run *= size
+        return True
+
     def at_slot(self, slot: Affine) -> Tensor:
         """The copy `slot` of a stacked tensor."""
         return replace(self, slot=slot)
@@ -86,11 +96,12 @@ class Tensor:
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def merge(self, axis: int) -> Tensor:
-        """Axes `axis` and `axis + 1` as one; the second must be whole within the first."""
+        """Axes `axis` and `axis + 1` as one: the second is whole within the first, or one has size 1."""
         shape, strides = list(self.shape), list(self.strides)
-        assert strides[axis] == shape[axis + 1] * strides[axis + 1], (self, axis)
-        shape[axis : axis + 2] = [shape[axis] * shape[axis + 1]]
-        del strides[axis]
+        outer, inner = shape[axis : axis + 2]
+        assert 1 in (outer, inner) or strides[axis] == inner * strides[axis + 1], (self, axis)
+        shape[axis : axis + 2] = [outer * inner]
+        del strides[axis + (inner == 1)]
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def with_strides(self, strides: tuple[int, ...]) -> Tensor:
@@ -129,6 +140,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def reshaped(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """A dense DRAM tensor under another shape of as many elements."""
+    assert tensor.is_dense, f"{tensor.name}: got strides {tensor.strides}, want a dense tensor"
     return replace(tensor, shape=tuple(shape), strides=row_major(shape))
 
 

@@ -205,7 +205,8 @@ def check_dram(graph: Graph, arch: ArchSpec) -> None:
 
 def _fill_roofline(result: Record, graph: Graph, arch: ArchSpec, bounds: GraphBounds) -> None:
     """Metrics of the bound itself: the time that no schedule can beat."""
-    _fill_time(result, graph, arch, bounds.time_ps + arch.launch_overhead)
+    launches = sum(times for _, times in graph.walk()) * arch.grid.launch if arch.grid else 0
+    _fill_time(result, graph, arch, bounds.time_ps + arch.launch_overhead + launches)
     result["ops"] = summary.bound_op_records(bounds)
     _fill_bounds(result, bounds, None)
     _fill_traffic(result, arch, bounds.read_bytes, bounds.write_bytes)
@@ -216,12 +217,12 @@ def _fill_simulated(
     result: Record, graph: Graph, fused: Graph, bound: BoundProgram, trace: Trace, bounds: GraphBounds
 ) -> None:
     arch = bound.arch
-    serial = program_bounds(bound).serial_ps + arch.launch_overhead
+    serial = program_bounds(bound).serial_ps + bound.launch_ps
     array = summary.array_record(bound.program, arch, matrix_dtype(graph), graph.macs)
     result["digests"]["program"] = digest_value(bound.program)
     result["array"] = array
-    _fill_time(result, graph, arch, trace.time_ps + arch.launch_overhead)
-    result["engines"] = summary.engine_records(trace, arch)
+    _fill_time(result, graph, arch, trace.time_ps + bound.launch_ps)
+    result["engines"] = summary.engine_records(trace, bound)
     result["hfu"] = result["engines"][arch.tensor]["utilization"]
     result["memory"] = summary.memory_records(bound.program, arch)
     result["ops"] = summary.op_records(bound, trace, fused)

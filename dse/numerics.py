@@ -12,6 +12,7 @@ from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Repeat
 from compiler.ir.interpret import run_graph, run_program
 from compiler.ir.reference import Array, random_feeds
+from compiler.isa import undivided
 from dse.costs import LawCost
 from dse.errors import SpaceError
 from dse.evaluation import check_dram, matrix_dtype, resolve
@@ -130,7 +131,7 @@ def numerics(point: Point) -> tuple[OutputError, ...]:
     program = compile_graph(graph, arch, options, LawCost(arch))
     feeds = random_feeds(graph, point.seed)
     want = run_graph(graph, feeds)
-    trace = simulate(program, arch, fold=False, record=True)
+    trace = simulate(undivided(program), arch, fold=False, record=True)
     runs = {
         "program": run_program(program, arch, feeds),
         "time": run_program(program, arch, feeds, instances(trace, program)),

@@ -16,6 +16,7 @@ from dse.point import Point
 from dse.pool import Evaluate, evaluate_all
 from dse.result import Record
 from dse.roles import load_with_roles
+from dse.summary import LAUNCH
 
 Regime = Literal["launch-bound", "memory-bound", "compute-bound"]
 REGIMES: tuple[Regime, ...] = ("launch-bound", "memory-bound", "compute-bound")
@@ -94,7 +95,7 @@ def _of_record(row: Measured, record: Record) -> Prediction:
     bounds = record["bounds"]
     timed = _Timed(
         time_ps=record["time_ps"] or 0,
-        launch_ps=arch.launch_overhead,
+        launch_ps=max((engine["wait_ps"].get(LAUNCH, 0) for engine in record["engines"].values()), default=0),
         compute_ps=bounds["compute_ps"] if bounds else 0,
         memory_ps=bounds["memory_ps"] if bounds else 0,
         busy_ps={name: engine["busy_ps"] for name, engine in record["engines"].items()},

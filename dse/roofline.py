@@ -49,7 +49,7 @@ class GraphBounds:
 
 def memory_rate(arch: ArchSpec) -> int:
     """Bytes/s between DRAM and the chip at most: the slower of DRAM and all DMA engines together."""
-    return min(arch.dram_bandwidth, arch.dma.engines * arch.dma.engine_bandwidth)
+    return min(arch.dram_bandwidth, arch.dma_bandwidth * arch.run_cores)
 
 
 def transfer_ps(nbytes: int, arch: ArchSpec) -> int:
@@ -64,7 +64,7 @@ def array_ps(macs: int, dtype: str, arch: ArchSpec) -> int:
     """
     array = arch.array
     passes: Fraction = dict(array.passes).get(dtype, min(array.passes.values()))  # type: ignore[call-overload]
-    cells = array.rows * array.cols * array.units
+    cells = array.rows * array.cols * array.units * arch.run_cores
     return ceil(macs * passes * PS_PER_S / (cells * array.clock))
 
 

@@ -26,9 +26,9 @@ _KIND_LINES = {
 }
 
 
-def engine_records(trace: Trace, arch: ArchSpec) -> dict[str, EngineRecord]:
+def engine_records(trace: Trace, bound: BoundProgram) -> dict[str, EngineRecord]:
     """Every engine, and the DMA queues that the program uses. The launch gap is a wait of each."""
-    launch = arch.launch_overhead
+    arch, launch = bound.arch, bound.launch_ps
     time_ps = trace.time_ps + launch
     streams = {stream.name: stream for stream in trace.streams}
     found: dict[str, EngineRecord] = {}
@@ -188,7 +188,7 @@ def op_records(bound: BoundProgram, trace: Trace, graph: Graph) -> list[OpRecord
             busy[op]["dma" if stream.is_queue else stream.name] += spent
         for item in stream.instrs:
             if item.transfer is not None:
-                nbytes[item.instr.op] += item.times * item.transfer.dram_bytes
+                nbytes[item.instr.op] += item.fetches * item.transfer.dram_bytes
     order = {op: position for position, op in enumerate(work)}
     found: list[OpRecord] = []
     for op in sorted(busy, key=lambda name: (order.get(name, len(order)), name)):
@@ -271,8 +271,8 @@ def path_records(bound: BoundProgram, trace: Trace) -> list[PathRecord]:
     spent: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in critical_path(trace, bound):
         spent["dma" if row.stream in queues else row.stream, row.op, row.cause] += row.ps
-    if bound.arch.launch_overhead:
-        spent["host", "", LAUNCH] = bound.arch.launch_overhead
+    if bound.launch_ps:
+        spent["host", "", LAUNCH] = bound.launch_ps
     ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(ps for _, ps in ranked[PATH_ROWS:])
     if rest:
@@ -293,7 +293,7 @@ def audit(
     """Checks that hold for every correct simulation; a False is a fault of ours, never of the user."""
     arch = bound.arch
     dram_bytes = trace.dram_read_bytes + trace.dram_write_bytes
-    time_ps = trace.time_ps + arch.launch_overhead
+    time_ps = trace.time_ps + bound.launch_ps
     peak_macs = arch.peak_flops(array["dtype"]) * time_ps // 2
     return {
         "time_adds_up": times_add_up(trace, bound),

@@ -62,7 +62,7 @@ def assemble(stream: BoundStream, *, fuse: bool) -> Code:
     """Flat code of `stream`; with `fuse`, runs of steps that cannot wait become one step.
 
     Fusing changes no time: a step without waits starts when the one before it ends. Loops that run
-    once are inlined, loops that never run are dropped.
+    once are inlined, loops that never run are dropped. Of a grid it is the busiest core's stream.
     """
     code = Code()
     counter = iter(range(len(stream.instrs)))
@@ -81,15 +81,16 @@ def _tree(
             _append(out, _op(stream, next(counter)), fuse)
             continue
         body = _tree(stream, node.body, counter, fuse)
-        if node.count == 0 or not body:
+        count = node.times(own=True)
+        if count == 0 or not body:
             continue
-        if node.count == 1:
+        if count == 1:
             for inner in body:
                 _append(out, inner, fuse)
         elif fuse and len(body) == 1 and _is_pure(body[0]):
-            _append(out, _repeated(body[0], node.count), fuse)
+            _append(out, _repeated(body[0], count), fuse)
         else:
-            out.append(_Repeat(node.count, node.region, body))
+            out.append(_Repeat(count, node.region, body))
     return out
 
 

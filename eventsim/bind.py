@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 
 from arch_configs.spec import ArchSpec, SystolicSpec, VectorSpec
@@ -31,6 +30,7 @@ from eventsim.dma import Transfer, transfer_of
 from eventsim.engines.systolic import Ramp, systolic_ps
 from eventsim.engines.vector import table_of, vector_ps
 from eventsim.errors import SimError
+from eventsim.grid import Grid, Nest, nested
 from eventsim.sharing import FlowClass
 
 
@@ -39,11 +39,12 @@ class BoundInstr:
     """One static instruction with its timing."""
 
     instr: Instr
-    times: int  # how often it runs
+    times: int  # how often it runs, of a grid on the busiest core
     duration: int  # ps on the warm engine; in a queue: the issue time
     table: str | None = None  # activation table it needs, on an engine where changing it costs
     ports: int = 0  # bit i: holds exclusion group i while it runs
     transfer: Transfer | None = None
+    fetches: int = 0  # how often the transfer crosses the DRAM's pins, of a grid on all cores together
     flow_class: int = -1
 
 
@@ -83,8 +84,14 @@ class BoundProgram:
     ports: tuple[str, ...]  # memory of exclusion group i
 
     @property
+    def launch_ps(self) -> int:
+        """What the host and the starts of ops on a grid add to the simulated time."""
+        grid = self.arch.grid
+        return self.arch.launch_overhead + (grid.launch * self.program.launches if grid else 0)
+
+    @property
     def instructions(self) -> int:
-        """Dynamic instructions of all streams."""
+        """Dynamic instructions of all streams, of a grid those of the busiest core."""
         return sum(b.times for s in self.streams for b in s.instrs)
 
 
@@ -103,6 +110,7 @@ class _Binder:
         self.kinds = {b.name: memory_kind[b.memory] for b in program.buffers}
         self.flow_classes: dict[FlowClass, int] = {}
         self.ports = self._ports(program)
+        self.grid = Grid(program, arch)
 
     def _touches(self, instr: Instr, memory: str) -> bool:
         return any(self.memories[access.buffer] == memory for _, access in operands(instr))
@@ -115,13 +123,13 @@ class _Binder:
                 name
                 for name, nodes in program.streams
                 if name in rule.engines
-                and any(times and self._touches(i, rule.memory) for i, times in walk(nodes))
+                and any(times and self._touches(i, rule.memory) for i, times in walk(nodes, own=True))
             ]
             if len(users) > 1:
                 found.append((frozenset(users), rule.memory))
         return found
 
-    def queue(self, instr: Instr, times: int, stream: str) -> BoundInstr:
+    def queue(self, instr: Instr, times: int, stream: str, around: Nest) -> BoundInstr:
         """Timing of an instruction in a DMA queue."""
         if isinstance(instr, Sync):
             return BoundInstr(instr, times, 0)
@@ -129,11 +137,13 @@ class _Binder:
             raise SimError(f"stream {stream}: got a {type(instr).__name__}, want Dma, Gather or Sync")
         spec = self.arch.dma
         transfer = transfer_of(instr, spec, self.kinds)
-        share = FlowClass(_ratio(transfer), transfer.cap)
+        crossings = self.grid.crossings(instr, around)
+        load = self.grid.load(instr, crossings, times)
+        share = FlowClass(load * transfer.dram_bytes / transfer.effective_bytes, transfer.cap)
         index = self.flow_classes.setdefault(share, len(self.flow_classes))
-        return BoundInstr(instr, times, spec.issue, transfer=transfer, flow_class=index)
+        return BoundInstr(instr, times, spec.issue, transfer=transfer, fetches=crossings, flow_class=index)
 
-    def engine(self, instr: Instr, times: int, stream: str) -> BoundInstr:
+    def engine(self, instr: Instr, times: int, stream: str, around: Nest) -> BoundInstr:
         """Timing of an instruction of an engine."""
         if isinstance(instr, Sync):
             return BoundInstr(instr, times, 0)
@@ -155,10 +165,6 @@ class _Binder:
         return BoundInstr(instr, times, duration, table, ports)
 
 
-def _ratio(transfer: Transfer) -> Fraction:
-    return Fraction(transfer.dram_bytes, transfer.effective_bytes)
-
-
 def bind(program: Program, arch: ArchSpec) -> BoundProgram:
     """Attach the durations that `arch` gives to `program`.
 
@@ -174,7 +180,7 @@ def bind(program: Program, arch: ArchSpec) -> BoundProgram:
         _check_channels(program, name, nodes)
         spec = arch.engines.get(name)
         law = binder.queue if spec is None else binder.engine
-        instrs = tuple(law(instr, times, name) for instr, times in walk(nodes))
+        instrs = tuple(law(instr, times, name, around) for instr, times, around in nested(nodes))
         streams.append(
             BoundStream(
                 name=name,

@@ -50,9 +50,8 @@ class Fluid:
         env: simpy.Environment,
         most: int,
     ) -> None:
-        spec = bound.arch.dma
-        self.dma = spec.engines * spec.engine_bandwidth
-        self.dram = bound.arch.dram_bandwidth
+        self.dma = bound.arch.dma_bandwidth
+        self.dram = bound.arch.dram_sustained
         # The multiset is one number in base (most + 1): a cheap key.
         self.classes = [_Active(i, f, (most + 1) ** i) for i, f in enumerate(bound.flow_classes)]
         self.running: list[_Active] = []

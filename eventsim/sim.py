@@ -130,18 +130,17 @@ class Sim:
             if chan.stall:
                 causes = waits[position[spec.consumer]]
                 causes[spec.producer] = causes.get(spec.producer, 0) + chan.stall
-        transfers = [
-            (b.transfer, b.times) for s in self.bound.streams for b in s.instrs if b.transfer is not None
-        ]
+        moving = [b for s in self.bound.streams for b in s.instrs]
+        transfers = [(b.transfer, b.times, b.fetches) for b in moving if b.transfer is not None]
         return Trace(
             program=self.bound.program.name,
             time_ps=time_ps,
             streams=tuple(
                 self._stream_trace(i, s, time_ps, ends[i], waits[i]) for i, s in enumerate(self.streams)
             ),
-            dram_read_bytes=sum(t.dram_read_bytes * n for t, n in transfers),
-            dram_write_bytes=sum(t.dram_write_bytes * n for t, n in transfers),
-            dma_effective_bytes=sum(t.effective_bytes * n for t, n in transfers),
+            dram_read_bytes=sum(t.dram_read_bytes * n for t, _, n in transfers),
+            dram_write_bytes=sum(t.dram_write_bytes * n for t, _, n in transfers),
+            dma_effective_bytes=sum(t.effective_bytes * n for t, n, _ in transfers),
             dram_moved_bytes=self.fluid.dram_bytes(),
             dma_active_ps=self.fluid.active_ps,
             kernel_events=num_events(self.env),

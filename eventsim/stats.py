@@ -34,10 +34,11 @@ def bounds(bound: BoundProgram) -> Bounds:
     arch = bound.arch
     engines = [s for s in bound.streams if not s.is_queue]
     compute = max((sum(b.times * b.duration for b in s.instrs) for s in engines), default=0)
-    moved = [(b.transfer, b.times) for s in bound.streams for b in s.instrs if b.transfer is not None]
-    dram = sum(t.dram_bytes * n for t, n in moved)
-    effective = sum(t.effective_bytes * n for t, n in moved)
-    pool = arch.dma.engines * arch.dma.engine_bandwidth
+    moving = [b for s in bound.streams for b in s.instrs]
+    moved = [(b.transfer, b.times, b.fetches) for b in moving if b.transfer is not None]
+    dram = sum(t.dram_bytes * n for t, _, n in moved)
+    effective = sum(t.effective_bytes * n for t, n, _ in moved)
+    pool = arch.dma_bandwidth
     memory = max(ceil_div(dram * PS_PER_S, arch.dram_bandwidth), ceil_div(effective * PS_PER_S, pool))
     serial = sum(b.times * _alone_ps(bound, s, b) for s in bound.streams for b in s.instrs)
     return Bounds(compute, memory, serial)
@@ -53,10 +54,10 @@ def _alone_ps(bound: BoundProgram, stream: BoundStream, b: BoundInstr) -> int:
         return duration + (stream.table_ps if b.table is not None else 0) + stream.latency
     spec = bound.arch.dma
     queues = sum(s.is_queue for s in bound.streams)
-    rates = [Fraction(transfer.cap), Fraction(spec.engines * spec.engine_bandwidth - queues)]
-    if transfer.dram_bytes:
-        share = Fraction(transfer.dram_bytes, transfer.effective_bytes)
-        rates.append((bound.arch.dram_bandwidth - queues * max(Fraction(1), share)) / share)
+    rates = [Fraction(transfer.cap), Fraction(bound.arch.dma_bandwidth - queues)]
+    share = bound.flow_classes[b.flow_class].dram_share
+    if share:
+        rates.append((bound.arch.dram_sustained - queues * max(Fraction(1), share)) / share)
     rate = max(1, int(min(rates)))
     flow = ceil_div(transfer.effective_bytes * PS_PER_S, rate) + 2
     return spec.issue + spec.latency + flow + spec.completion
@@ -86,7 +87,7 @@ def audit(trace: Trace, bound: BoundProgram) -> dict[str, bool]:
     arch, limits = bound.arch, bounds(bound)
     ps = trace.time_ps
     dram = trace.dram_read_bytes + trace.dram_write_bytes
-    pool = arch.dma.engines * arch.dma.engine_bandwidth
+    pool = arch.dma_bandwidth
     return {
         "busy + waits + idle = makespan": times_add_up(trace, bound),
         "dram bytes conserved": trace.dram_moved_bytes == dram,

@@ -27,6 +27,7 @@ RULES: dict[str, str] = {
     "gather-index": "a gather has one int32 index for each partition of its destination",
     "gather-table": "a gather reads rows of a DRAM table at a positive stride",
     "loop-count": "a loop runs at least 0 times",
+    "loop-share": "of a loop that cores deal out, a core runs none to all iterations",
     "loop-variable": "a loop has a variable that no enclosing loop uses",
     "matmul-limit": "one matmul fits the array: k rows, m columns, n moving columns",
     "matmul-memory": "the array writes the accumulator memory",

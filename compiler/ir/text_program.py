@@ -19,7 +19,8 @@ _INDENT = "  "
 
 def print_program(program: Program) -> str:
     """The text of `program`; `parse_program` gives back an equal one."""
-    out = [f"program {quote(program.name)}"]
+    launches = f" launches {program.launches}" if program.launches else ""
+    out = [f"program {quote(program.name)}{launches}"]
     out += [f"output {quote(name)}" for name in program.outputs]
     out += [f"shape {quote(name)} {_ints(shape)}" for name, shape in program.shapes]
     out += [f"layout {quote(name)} {_layout(layout)}" for name, layout in program.layouts]
@@ -53,7 +54,8 @@ def print_instr(instr: Instr) -> str:
 def _print_nodes(nodes: tuple[Node, ...], depth: int, out: list[str]) -> None:
     for node in nodes:
         if isinstance(node, Loop):
-            out.append(f"{_INDENT * depth}loop {quote(node.var)} {node.count} region {node.region}")
+            share = "" if node.share is None else f" share {node.share}"
+            out.append(f"{_INDENT * depth}loop {quote(node.var)} {node.count} region {node.region}{share}")
             _print_nodes(node.body, depth + 1, out)
         else:
             out.append(_INDENT * depth + print_instr(node))
@@ -114,6 +116,7 @@ def parse_program(text: str) -> Program:
         Line("", 1).fail("'program'")
     rows[0].expect("program")
     name = rows[0].name()
+    launches = rows[0].integer() if rows[0].accept("launches") else 0
     found: dict[str, list[Any]] = {word: [] for word in _HEADS}
     streams: list[tuple[str, tuple[Node, ...]]] = []
     at = 1
@@ -138,6 +141,7 @@ def parse_program(text: str) -> Program:
         outputs=tuple(found["output"]),
         layouts=tuple(found["layout"]),
         shapes=tuple(found["shape"]),
+        launches=launches,
     )
 
 
@@ -151,8 +155,9 @@ def _parse_nodes(rows: list[Line], at: int, indent: int) -> tuple[tuple[Node, ..
             variable, count = line.name(), line.integer()
             line.expect("region")
             region = line.integer()
+            share = line.integer() if line.accept("share") else None
             body, at = _parse_nodes(rows, at, line.indent)
-            nodes.append(Loop(variable, count, body, region))
+            nodes.append(Loop(variable, count, body, region, share))
         else:
             nodes.append(parse_instr(line))
         line.end()

@@ -28,6 +28,7 @@ def _body(loop: TileLoop, depth: int) -> list[str]:
         if isinstance(child, TileInstr):
             lines.append(f"{indent}@{child.stream}{late} {print_instr(child.instr)}")
         else:
-            lines.append(f"{indent}for {child.var} in {child.count}{late}:")
+            share = "" if child.share is None else f" (busiest core: {child.share})"
+            lines.append(f"{indent}for {child.var} in {child.count}{share}{late}:")
             lines += _body(child, depth + 1)
     return lines

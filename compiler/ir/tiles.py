@@ -29,6 +29,7 @@ class TileBuffer:
     kind: str = "tile"
     tensor: str = ""
     need: int = 1  # slots it cannot do with less of
+    piece: int = 0  # which piece of its op, where each has a program of its own
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +50,7 @@ class TileLoop:
     region: int
     body: list[TileInstr | TileLoop] = field(default_factory=list)
     stage: int = 0
+    share: int | None = None  # iterations of the busiest core, where those of a grid deal them out
 
     def instructions(self) -> Iterator[TileInstr]:
         """All static instructions below, in program order."""
@@ -84,3 +86,4 @@ class TileGraph:
     root: TileLoop
     buffers: dict[str, TileBuffer]
     decisions: list[Decision] = field(default_factory=list)  # of the kernels, in order
+    launches: int = 0  # ops that start on all cores of a grid

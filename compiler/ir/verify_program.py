@@ -183,6 +183,10 @@ class _Streams:
             self.place.fail("loop-variable", f"loop variable {loop.var!r} is used by an enclosing loop")
         if loop.count < 0:
             self.place.fail("loop-count", f"loop {loop.var!r} runs {loop.count} times, want >= 0")
+        if loop.share is not None and not 0 <= loop.share <= loop.count:
+            self.place.fail(
+                "loop-share", f"loop {loop.var!r}: a core runs {loop.share} of {loop.count} iterations"
+            )
         if not last:
             self.credits(loop)
         if not loop.count:

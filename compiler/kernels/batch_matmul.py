@@ -7,7 +7,6 @@ rhs [n, k] are turned through the array, strip by strip.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
@@ -15,26 +14,27 @@ from compiler.isa import Affine
 from compiler.kernels.site import Site, base_block
 from compiler.kernels.strips import tile_counts
 from compiler.kernels.turn import rows_at_once
-from compiler.kernels.views import plain
 from compiler.kernels.wants import Kernel, plain_wants
 from compiler.ops.tensor import BatchMatmul
-from compiler.tensor import reshaped
 
 
 def batch_matmul(b: Builder, site: Site) -> None:
     """Lower `BatchMatmul`."""
     op = site.op
     assert isinstance(op, BatchMatmul)
-    lhs, rhs, out = (plain(port) for port in (*site.inputs, site.outputs[0]))
-    stack = prod(lhs.shape[:-2])
-    stacks = [_stacked(tensor, stack) for tensor in (lhs, rhs, out)]
+    stacks = [_stacked(port.tensor) for port in (*site.inputs, site.outputs[0])]
     work = _Product(b, site, stacks[0], stacks[1], stacks[2], op.transpose_rhs)
-    for i in b.tiles(stack, 1, "stack"):
+    for i in b.tiles(stacks[0].shape[0], 1, "stack"):
         work.run(i.start)
 
 
-def _stacked(tensor: Tensor, stack: int) -> Tensor:
-    return reshaped(tensor, (stack, *tensor.shape[-2:]))
+def _stacked(tensor: Tensor) -> Tensor:
+    """[..., rows, columns] as [stack, rows, columns]."""
+    if len(tensor.shape) == 2:
+        return tensor.repeat(0, 1)
+    while len(tensor.shape) > 3:
+        tensor = tensor.merge(0)
+    return tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def decode_attention(b: Builder, site: Site) -> None:
     assert isinstance(op, DecodeAttention)
     rows, dtype = op.heads // op.kv_heads * op.queries, site.inputs[0].type.dtype
     if op.queries == 1 or rows <= row_limit(site, dtype):
-        _Decode(b, site, op, rows, dtype).run()
+        Decode(b, site, op).run()
         return
     rows = min(row_limit(site, dtype), op.queries)
     chunk = choose_chunk(site, rows, max(op.head_dim, op.values), op.length, dtype, 2)
@@ -156,12 +156,18 @@ def decode_attention(b: Builder, site: Site) -> None:
     Bands(b, site, sizes, query, field, rows=rows, load=from_caches(b, site, sizes)).run()
 
 
-class _Decode:
-    """Few query rows: those of several kv heads share a tile; row `i * queries + q` is query q of head i."""
+class Decode:
+    """Few query rows: those of several kv heads share a tile; row `i * queries + q` is query q of head i.
 
-    def __init__(self, b: Builder, site: Site, op: DecodeAttention, rows: int, dtype: str) -> None:
-        self.b, self.site, self.op, self.mine = b, site, op, rows
+    With `sums` [heads, tokens] in DRAM the logarithms of the sums of exponentials are left there.
+    """
+
+    def __init__(self, b: Builder, site: Site, op: DecodeAttention, sums: Tensor | None = None) -> None:
+        """Choose tile sizes and load tables."""
+        self.b, self.site, self.op, self.sums = b, site, op, sums
         self.group = op.heads // op.kv_heads
+        self.mine = rows = self.group * op.queries
+        dtype = site.inputs[0].type.dtype
         self.pack = _packing(site, rows, op.kv_heads, dtype)
         self.ways = 2 if op.kv_heads % (2 * self.pack.heads) == 0 else 1
         wide = max(op.head_dim, op.values)
@@ -209,7 +215,7 @@ class _Decode:
     def _work(self, padded: Tensor, batch: Affine, first: Affine, heads: int) -> Work:
         b, pack, rows = self.b, self.pack, heads * self.pack.rows
         sink = None if self.sinks is None else self.sinks[(0, rows), first // pack.heads]
-        tile = FlashTile(b, self.site, self.sizes, rows, skew=SKEW, sink=sink)
+        tile = FlashTile(b, self.site, self.sizes, rows, skew=SKEW, sink=sink, logs=self.sums is not None)
         lanes = tuple(self._lane(padded, batch, first + i, i) for i in range(heads))
         return Work(tile, lanes, _Cache(b, self.site, self.sizes, batch, first, heads))
 
@@ -299,6 +305,11 @@ class _Decode:
         """Keep the results of some kv heads: [block, kv head, group, block no., token]."""
         count = self.op.queries
         for item, (first, heads) in zip(work, firsts, strict=True):
+            if self.sums is not None:
+                for i in range(heads):
+                    mine = ((first + i) * self.group, self.group)
+                    logs = item.tile.log[(i * self.pack.rows, self.group), :]
+                    self.b.dma(self.sums[mine, (batch, 1)], logs, "aux", lanes=1)
             turned = item.tile.finish().split(2, self.pack.rows)
             for h in range(self.sizes.value_blocks):
                 if count == 1:

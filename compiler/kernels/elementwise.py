@@ -9,9 +9,10 @@ from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
+from compiler.isa import Access
 from compiler.kernels.columns import is_column, with_column
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import LONG_RUN, blocked, strip_block, strips, tile_counts
+from compiler.kernels.strips import LONG_RUN, blocked, regular, strip_block, strips, tile_counts
 from compiler.kernels.views import plain, pointwise, spread_to
 from compiler.kernels.wants import PLAIN, Anything, Kernel, Same, Want, always, plain_wants
 from compiler.ops.base import Op
@@ -48,6 +49,10 @@ def _is_general(lhs: tuple[int, ...], rhs: tuple[int, ...]) -> bool:
 def unary(b: Builder, site: Site) -> None:
     """Lower `Unary`, `Scalar`, `Cast` and `Opaque`."""
     x, out = site.inputs[0], site.outputs[0]
+    if not (x.tensor.is_dense and out.tensor.is_dense):
+        for target, source in zip(regular(out), regular(x), strict=True):
+            pointwise(b, site, target, [source], lambda y, t: _apply(b, site.op, y, t[0]))
+        return
     for source, target in _strip_pairs(site, (x, out)):
         size = dtype_bytes(x.type.dtype) + dtype_bytes(out.type.dtype)
         for t in b.tiles(source.length, strip_block(site, source.length, size), "e"):
@@ -59,33 +64,33 @@ def unary(b: Builder, site: Site) -> None:
                 name="y",
             )
             b.dma(tile[:], source(t.start, t.size), "input")
-            _apply(b, site.op, y, tile)
+            _apply(b, site.op, y[:], tile[:])
             with b.stage(1):
                 b.dma(target(t.start, t.size), y[:], "output")
 
 
-def _apply(b: Builder, op: Op, y: Tensor, x: Tensor) -> None:
+def _apply(b: Builder, op: Op, y: Access, x: Access) -> None:
     """The instructions of one tile."""
     if isinstance(op, Unary):
-        b.activate(y[:], x[:], op.func)
+        b.activate(y, x, op.func)
     elif isinstance(op, Scalar):
         _apply_scalar(b, op, y, x)
     elif isinstance(op, Opaque):
         for _ in range(op.flops_per_element):
-            b.activate(y[:], x[:], "identity")
+            b.activate(y, x, "identity")
     else:
-        b.copy(y[:], x[:])
+        b.copy(y, x)
 
 
-def _apply_scalar(b: Builder, op: Scalar, y: Tensor, x: Tensor) -> None:
+def _apply_scalar(b: Builder, op: Scalar, y: Access, x: Access) -> None:
     if not op.swapped or op.func in COMMUTES:
-        b.tensor_scalar(y[:], x[:], op.func, op.value)
+        b.tensor_scalar(y, x, op.func, op.value)
     elif op.func in SWAPPED:
-        b.tensor_scalar(y[:], x[:], SWAPPED[op.func], op.value)
+        b.tensor_scalar(y, x, SWAPPED[op.func], op.value)
     else:  # no instruction takes its operands the other way round
-        left = b.scratch(x.shape, x.dtype, name="value")
+        left = b.scratch((x.partitions, *(size for _, size in x.dims)), x.dtype, name="value")
         b.memset(left[:], op.value)
-        b.tensor_tensor(y[:], left[:], x[:], op.func)
+        b.tensor_tensor(y, left[:], x, op.func)
 
 
 def binary(b: Builder, site: Site) -> None:
@@ -98,7 +103,11 @@ def binary(b: Builder, site: Site) -> None:
         ins = [spread_to(plain(port), out.shape) for port in site.inputs]
         pointwise(b, site, out, ins, lambda y, t: b.tensor_tensor(y, t[0], t[1], _func(site)))
     elif lhs.type.shape == rhs.type.shape:
-        _alike(b, site)
+        if all(port.tensor.is_dense for port in (lhs, rhs, site.outputs[0])):
+            _alike(b, site)
+            return
+        for out, *ins in zip(*(regular(port) for port in (site.outputs[0], lhs, rhs)), strict=True):
+            pointwise(b, site, out, ins, lambda y, t: b.tensor_tensor(y, t[0], t[1], _func(site)))
     elif lhs.block:
         _by_features(b, site)
     else:

@@ -149,13 +149,16 @@ class FlashTile:
         *,
         skew: int = 0,
         sink: Access | None = None,
+        logs: bool = False,
     ) -> None:
         """State tiles live in the innermost loop that is open now; it pipelines steps `skew` stages apart.
 
-        `sink` [rows, 1] holds minus the logits of one more key, whose value is zero.
+        `sink` [rows, 1] holds minus the logits of one more key, whose value is zero. With `logs`, the
+        logarithm of the sum of the exponentials is left in `log` [rows, 1].
         """
-        self.b, self.site, self.sizes, self.rows, self.sink = b, site, sizes, rows, sink
-        self.shift = b.scratch((rows, 1), "fp32", slots=sizes.slots, name="shift")
+        self.b, self.site, self.sizes, self.rows, self.sink, self.logs = b, site, sizes, rows, sink, logs
+        late = skew + 1 if logs else 1
+        self.shift = b.scratch((rows, 1), "fp32", slots=max(sizes.slots, late), need=late, name="shift")
         self.total = b.scratch((rows, 1), "fp32", slots=max(sizes.slots, skew + 1), need=skew + 1, name="sum")
         self.out = b.scratch((rows, sizes.value_dim), "fp32", slots=sizes.slots, name="o")
         arch = site.arch
@@ -292,6 +295,10 @@ class FlashTile:
         shape = (self.rows, self.sizes.value_dim)
         self.final = self.b.scratch(shape, self.sizes.dtype, slots=self.sizes.slots, name="o.n")
         self.b.tensor_scalar(self.final[:], self.out[:], "divide", self.total[:])
+        if self.logs:
+            self.log = self.b.scratch((self.rows, 1), "fp32", slots=self.sizes.slots, name="log")
+            self.b.activate(self.log[:], self.total[:], "log")
+            self.b.tensor_tensor(self.log[:], self.log[:], self.shift[:], "subtract")
 
     def finish(self) -> Tensor:
         """The result with its features on partitions: [value block, blocks, rows or more]."""

@@ -16,8 +16,9 @@ from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import feature_blocked
 from compiler.isa import Access, Affine
 from compiler.kernels.move import load_features, load_vector, store_features, whole
+from compiler.kernels.rowwise import norm_rows, spread_of
 from compiler.kernels.site import Port, Site, grouped, head_block
-from compiler.kernels.wants import PLAIN, Features, Fixed, Kernel, Same, Want, always
+from compiler.kernels.wants import PLAIN, Anything, Features, Fixed, Kernel, Same, Want, always
 from compiler.ops.matmul import Linear
 from compiler.ops.modulate import AdaptiveNorm
 from compiler.ops.norm import LayerNorm, RmsNorm
@@ -168,6 +169,9 @@ def normalised_copy(b: Builder, site: Site, x: Port, gain: Port | None, beta: Po
 def norm_op(b: Builder, site: Site) -> None:
     """Lower `RmsNorm` and `LayerNorm`."""
     named = dict(zip(site.op.roles, site.inputs, strict=True))
+    if not named["x"].block:
+        norm_rows(b, site, spread_of(site.arch, named["x"].type.shape[1]))
+        return
     heads = site.op.heads if isinstance(site.op, RmsNorm) else 1
     _stream(b, site, named["x"], site.outputs[0], named["gain"], named.get("beta"), heads)
 
@@ -224,10 +228,15 @@ def _one_block(
 
 
 def _wants(node: Node, types: Mapping[str, TensorType], arch: ArchSpec) -> tuple[Want, ...]:
-    """Features on partitions; if heads are normalised apart, each begins at partition 0."""
+    """Features on partitions; if heads are normalised apart, each begins at partition 0.
+
+    On a grid rows will do where all partitions can share one.
+    """
     x: Want = Features()
     if isinstance(node.op, RmsNorm) and node.op.heads > 1:
         x = Fixed(feature_blocked(head_block(arch, types[node.inputs[0]].shape[1] // node.op.heads)))
+    elif spread_of(arch, types[node.inputs[0]].shape[1]):
+        x = Anything()
     return (x, *(PLAIN for _ in node.inputs[1:]), Same(0))
 
 

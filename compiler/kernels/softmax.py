@@ -10,6 +10,7 @@ from compiler.builder import Builder, Range, Tensor
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import TensorType
 from compiler.isa import Affine
+from compiler.kernels.rowwise import softmax_rows, spread_of
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import strip_block
 from compiler.kernels.views import plain
@@ -26,6 +27,11 @@ def softmax(b: Builder, site: Site) -> None:
     rows, columns = x.type.shape
     size = 2 * dtype_bytes(x.type.dtype) + 4
     room = site.room - 1024
+    parts = spread_of(site.arch, columns)
+    few = rows < site.arch.partitions(site.arch.scratchpad)
+    if parts and (few or columns * size > room // 2):
+        softmax_rows(b, site, parts)
+        return
     for r in b.tiles(rows, min(rows, site.arch.partitions(site.arch.scratchpad)), "r"):
         if columns * size * site.slots <= room or columns * size <= room // 2:
             _whole_rows(b, site, r)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 from compiler.builder import Tensor
 from compiler.isa import Access, Affine
@@ -33,7 +32,8 @@ class Strip:
 
 
 def strips(port: Port, partitions: int) -> list[Strip]:
-    """All true elements of a value as one or two strips, alike for all values of one layout and shape."""
+    """All true elements of a dense value as one or two strips, alike for all of one layout and shape."""
+    assert port.tensor.is_dense, port.tensor
     if not port.block:
         return _flat_strips(port, partitions)
     block, features = port.block, port.type.shape[1]
@@ -110,10 +110,19 @@ def _aligned_pieces(block: int, rows: int, first: int, size: int) -> Iterator[Pi
 
 def blocked(port: Port) -> Tensor:
     """A feature- or channel-blocked value as [block, blocks, columns]."""
-    block, blocks = port.tensor.shape[:2]
-    columns = prod(port.tensor.shape[2:])
     tensor = port.tensor
-    return replace(tensor, shape=(block, blocks, columns), strides=(blocks * columns, columns, 1))
+    while len(tensor.shape) > 3:
+        tensor = tensor.merge(2)
+    return tensor
+
+
+def regular(port: Port) -> list[Tensor]:
+    """All true elements of a value as views, alike for all values of one layout and shape."""
+    if not port.block:
+        return [port.tensor]
+    view, (whole, rest) = blocked(port), divmod(port.type.shape[1], port.block)
+    found = [view.part(1, 0, whole)] if whole else []
+    return [*found, view.part(1, whole, 1).part(0, 0, rest)] if rest else found
 
 
 def tile_counts(extent: int, rows: int) -> list[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ from compiler.isa import Access, Affine
 from compiler.kernels.site import Port, Site
 from compiler.kernels.strips import LONG_RUN, common_pieces
 from compiler.kernels.turn import turn_plane
-from compiler.tensor import reshaped, row_major
+from compiler.tensor import reshaped
 
 FEW = 16  # partitions below which another axis is worth cutting; assumed
 Compute = Callable[[Access, Sequence[Access]], None]  # writes the first operand from the others
@@ -114,18 +114,17 @@ def layout_pairs(one: Port, other: Port) -> Iterator[tuple[Tensor, Tensor]]:
 def _strides(port: Port) -> list[int]:
     """Distance of neighbours along each axis of a value that is not cut in blocks."""
     order = port.layout.order or tuple(range(len(port.type.shape)))
-    stored = row_major(port.layout.stored_shape(port.type.shape))
-    return [stored[order.index(axis)] for axis in range(len(order))]
+    return [port.tensor.strides[order.index(axis)] for axis in range(len(order))]
 
 
 def _part(port: Port, block: int, first: int, partition: int, count: int, size: int) -> Tensor:
-    lead, features, *tail = port.type.shape
+    lead, _, *tail = port.type.shape
     rest = prod(tail)
     shape = (size, count, lead, rest)
     if port.block:
-        columns = lead * rest
-        pitch = -(-features // block) * columns
-        strides, offset = (pitch, columns, rest, 1), partition * pitch + first * columns
+        pitch, columns, by_lead, *by_rest = port.tensor.strides
+        strides = (pitch, columns, by_lead, by_rest[-1] if by_rest else 1)
+        offset = partition * pitch + first * columns
     else:
         by_lead, by_feature, *by_rest = _strides(port)
         last = by_rest[-1] if by_rest else 1

@@ -16,6 +16,7 @@ from compiler.ops.norm import LayerNorm, Reduce, RmsNorm, Softmax
 from compiler.ops.positions import CumSum, Gather, TopK, Update
 from compiler.ops.relative import RelativeBias
 from compiler.ops.rope import Rope
+from compiler.ops.split import JoinParts, PartialDecode, PartialLinear, SumParts
 from compiler.ops.ssm import CausalConv1d, ConvStep, SsdScan, SsdStep
 from compiler.ops.tensor import BatchMatmul, Concat, Expand, Pad, Permute, Relayout, Reshape, Slice
 
@@ -67,6 +68,10 @@ OPS: dict[str, type[Op]] = {
         Concat,
         Relayout,
         BatchMatmul,
+        PartialLinear,
+        SumParts,
+        PartialDecode,
+        JoinParts,
         Gather,
         Update,
         TopK,

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.base import Array, Cut, Move, Op, Span, f32
 from compiler.ops.norm import softmax
 
 
@@ -36,6 +36,16 @@ class _Heads(Op):
 
     def _roles(self, *names: str, bias: bool, sinks: bool) -> tuple[str, ...]:
         return (*names, *(("bias",) if bias else ()), *(("sinks",) if sinks else ()))
+
+    def _extras(self, ins: tuple[TensorType, ...], role: str, axis: int, unit: int) -> tuple[Span, ...]:
+        """How the operands behind q, k and v are cut along an axis of the bias, or heads of the sinks."""
+        spans: list[Span] = []
+        for name, operand in zip(self.roles[3:], ins[3:], strict=True):
+            if name == "sinks":
+                spans.append((0, unit) if role == "heads" else None)
+            else:
+                spans.append((axis, unit) if operand.shape[axis] > 1 else None)
+        return tuple(spans)
 
     def _check_extras(self, named: dict[str, TensorType], queries: int, keys: int) -> None:
         """Raise CompileError unless the optional operands fit."""
@@ -187,6 +197,39 @@ class Attention(_Heads):
         return self._pairs(ins) * (self.head_dim + self.values)
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        queries, keys = ins[0].shape[0] // self.batch, ins[1].shape[0] // self.batch
+        group = self.heads // self.kv_heads
+        found = [
+            Cut(
+                "batch",
+                self.batch,
+                ((0, queries), (0, keys), (0, keys), *self._extras(ins, "batch", 0, 1)),
+                ((0, queries),),
+                (("batch", 1),),
+            ),
+            Cut(
+                "heads",
+                self.kv_heads,
+                (
+                    (1, group * self.head_dim),
+                    (1, self.head_dim),
+                    (1, self.values),
+                    *self._extras(ins, "heads", 1, group),
+                ),
+                ((1, group * self.values),),
+                (("heads", group), ("kv_heads", 1)),
+            ),
+        ]
+        if self.kv_heads == 1 and self.heads > 1:
+            mine = ((1, self.head_dim), None, None, *self._extras(ins, "heads", 1, 1))
+            found.append(Cut("group", self.heads, mine, ((1, self.values),), (("heads", 1),)))
+        if self.batch == 1:
+            rows = ((0, 1), None, None, *self._extras(ins, "queries", 2, 1))
+            found.append(Cut("queries", queries, rows, ((0, 1),), start="offset" if self.causal else ""))
+        return tuple(found)
+
+    @override
     def most_macs(self, ins: tuple[TensorType, ...]) -> int:
         """Every query with every key: what is masked may be computed all the same."""
         pairs = self.batch * (ins[0].shape[0] // self.batch) * (ins[1].shape[0] // self.batch)
@@ -267,6 +310,26 @@ class DecodeAttention(_Heads):
         return pairs * (self.head_dim + self.values)
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        group = self.heads // self.kv_heads
+        return (
+            Cut(
+                "batch",
+                self.batch,
+                ((0, self.queries), (0, 1), (0, 1), *self._extras(ins, "batch", 0, 1)),
+                ((0, self.queries),),
+                (("batch", 1),),
+            ),
+            Cut(
+                "heads",
+                self.kv_heads,
+                ((1, group * self.head_dim), (1, 1), (1, 1), *self._extras(ins, "heads", 1, group)),
+                ((1, group * self.values),),
+                (("heads", group), ("kv_heads", 1)),
+            ),
+        )
+
+    @override
     def most_macs(self, ins: tuple[TensorType, ...]) -> int:
         """Every query with every position: what is masked may be computed all the same."""
         return self.batch * self.heads * self.queries * self.length * (self.head_dim + self.values)
@@ -319,6 +382,15 @@ class KvWrite(Move):
         if self.tokens < 1 or not 0 <= self.position <= context - self.tokens:
             raise self.reject(f"position: got {self.position}, want 0 to {context - self.tokens}")
         return (cache,)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        batch, heads = ins[0].shape[:2]
+        head_dim = ins[1].shape[1] // heads
+        return (
+            Cut("batch", batch, ((0, 1), (0, self.tokens)), ((0, 1),)),
+            Cut("heads", heads, ((1, 1), (1, head_dim)), ((1, 1),)),
+        )
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -16,6 +16,26 @@ from compiler.ir.graph import TensorType
 Array = npt.NDArray[Any]
 
 
+Span = tuple[int, int] | None  # axis of an operand and its elements a unit; None: every piece needs all
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A way to divide an op in independent pieces: `extent` units, cut anywhere between two of them.
+
+    A piece of n units is the same op with each field of `fields` set to n times what stands there. With
+    `start`, the field of that name also grows by one for every unit in front of the piece, which then
+    has a program of its own.
+    """
+
+    name: str
+    extent: int
+    inputs: tuple[Span, ...]
+    outputs: tuple[Span, ...]
+    fields: tuple[tuple[str, int], ...] = ()
+    start: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Op(abc.ABC):
     """An operation on tensors. Subclasses are frozen dataclasses; their fields are the attributes."""
@@ -55,6 +75,10 @@ class Op(abc.ABC):
         """Bytes of each operand that the op cannot do without."""
         return tuple(operand.nbytes for operand in ins)
 
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        """How cores may share the op, each cut along another axis; () if one core must do all of it."""
+        return ()
+
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """FLOPs: 2 per MAC, or one per output element per elementary function."""
         return 2 * self.macs(ins) or sum(out.elements for out in self.infer(ins))
@@ -81,6 +105,28 @@ class Op(abc.ABC):
     def reject(self, problem: str) -> CompileError:
         """The error that says what is wrong with this op."""
         return CompileError(f"{self.kind}: {problem}")
+
+
+def rows_cut(ins: tuple[TensorType, ...], shared: int = 0) -> tuple[Cut, ...]:
+    """Any rows of all operands but the last `shared` ones, and of one result."""
+    own = len(ins) - shared
+    return (Cut("rows", ins[0].shape[0], ((0, 1),) * own + (None,) * shared, ((0, 1),)),)
+
+
+def pointwise_cuts(ins: tuple[TensorType, ...], shape: tuple[int, ...]) -> tuple[Cut, ...]:
+    """Any part of the first two axes of a result of `shape`, to which operands broadcast."""
+
+    def spans(axis: int) -> tuple[Span, ...]:
+        own = (axis - len(shape) + len(operand.shape) for operand in ins)
+        return tuple(
+            (at, 1) if at >= 0 and operand.shape[at] == shape[axis] else None
+            for at, operand in zip(own, ins, strict=True)
+        )
+
+    return tuple(
+        Cut(name, shape[axis], spans(axis), ((axis, 1),))
+        for axis, name in enumerate(("rows", "columns")[: len(shape)])
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Cut, Op, Span, f32
 from compiler.ops.elementwise import FUNCTIONS, check_activation
 
 
@@ -80,6 +80,16 @@ class Conv2d(Op):
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         _, c_group, r, s = ins[1].shape
         return self.infer(ins)[0].elements * c_group * r * s
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        by_image: dict[str, Span] = {"x": (0, 1), "r": (0, 1)}
+        by_filter: dict[str, Span] = {"w": (0, 1), "b": (0, 1), "r": (1, 1)}
+        found = [Cut("images", ins[0].shape[0], tuple(by_image.get(r) for r in self.roles), ((0, 1),))]
+        if self.groups == 1:
+            spans = tuple(by_filter.get(role) for role in self.roles)
+            found.append(Cut("filters", ins[1].shape[0], spans, ((1, 1),)))
+        return tuple(found)
 
     @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Cut, Op, f32, pointwise_cuts
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 
@@ -90,6 +90,10 @@ class Unary(Op):
         return ins
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return pointwise_cuts(ins, self.infer(ins)[0].shape)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         return (f32(FUNCTIONS[self.func](f32(ins[0]))),)
 
@@ -111,6 +115,10 @@ class Scalar(Op):
         return ins
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return pointwise_cuts(ins, self.infer(ins)[0].shape)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         x, value = f32(ins[0]), f32(np.asarray(self.value))
         return (f32(OPERATIONS[self.func](value, x) if self.swapped else OPERATIONS[self.func](x, value)),)
@@ -127,6 +135,10 @@ class Cast(Op):
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
         return (TensorType(ins[0].shape, self.dtype),)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return pointwise_cuts(ins, self.infer(ins)[0].shape)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
@@ -150,6 +162,10 @@ class Select(Op):
         shape = _broadcast(self, *(t.shape for t in ins))
         self.expect("rhs", ins[2], ins[2].shape, ins[1].dtype)
         return (TensorType(shape, ins[1].dtype),)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return pointwise_cuts(ins, self.infer(ins)[0].shape)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
@@ -176,6 +192,10 @@ class Opaque(Op):
     def flops(self, ins: tuple[TensorType, ...]) -> int:
         """As declared."""
         return ins[0].elements * self.flops_per_element
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return pointwise_cuts(ins, self.infer(ins)[0].shape)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
@@ -207,6 +227,11 @@ class Binary(Op):
         if repeats_rows(lhs.shape, rhs.shape):
             return (lhs,)
         return (TensorType(_broadcast(self, lhs.shape, rhs.shape), lhs.dtype),)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        found = pointwise_cuts(ins, self.infer(ins)[0].shape)
+        return found[1:] if repeats_rows(*(operand.shape for operand in ins)) else found
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from compiler.ir.graph import TensorType
 from compiler.ops.attention import Attention
-from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.base import Array, Cut, Move, Op, Span, f32
 from compiler.ops.norm import softmax
 
 
@@ -149,6 +149,20 @@ class LatentDecode(_OverLatents):
         return self.attended() * self.heads * (2 * ins[2].shape[2] + self.rope)
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        latent, rows = ins[2].shape[2], (0, self.queries)
+        return (
+            Cut("batch", self.batch, (rows, rows, (0, 1), (0, 1)), (rows,), (("batch", 1),)),
+            Cut(
+                "heads",
+                self.heads,
+                ((1, latent), (1, self.rope), None, None),
+                ((1, latent),),
+                (("heads", 1),),
+            ),
+        )
+
+    @override
     def most_macs(self, ins: tuple[TensorType, ...]) -> int:
         """Positions that a query must not see yet are masked."""
         pairs = self.batch * self.queries * self.length
@@ -186,6 +200,16 @@ class SharedKeyAttention(Attention):
     @override
     def roles(self) -> tuple[str, ...]:
         return ("q", "k", "v", "q_rope", "k_rope")
+
+    @override
+    def _extras(self, ins: tuple[TensorType, ...], role: str, axis: int, unit: int) -> tuple[Span, ...]:
+        queries, keys = ins[3].shape[0] // self.batch, ins[4].shape[0] // self.batch
+        ways: dict[str, tuple[Span, Span]] = {
+            "batch": ((0, queries), (0, keys)),
+            "heads": ((1, self.rope), None),
+            "queries": ((0, 1), None),
+        }
+        return ways[role]
 
     def _plain(self) -> Attention:
         """The same without the rotary part."""
@@ -294,6 +318,13 @@ class HeadLinear(Op):
         self.expect("x", x, (x.shape[0], self.heads * k), x.dtype)
         self.expect("w", w, w.shape, x.dtype)
         return (TensorType((x.shape[0], self.heads * n), x.dtype),)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        k, n = self.extents(ins)
+        weight = k if self.turned else n
+        heads = Cut("heads", self.heads, ((1, k), (1, weight)), ((1, n),), (("heads", 1),))
+        return (Cut("rows", ins[0].shape[0], ((0, 1), None), ((0, 1),)), heads)
 
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:

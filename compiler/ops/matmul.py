@@ -8,7 +8,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Cut, Op, Span, f32
 from compiler.ops.elementwise import FUNCTIONS, check_activation
 from compiler.ops.norm import NORMS, normalize
 
@@ -71,6 +71,16 @@ class Linear(Op):
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         (t, k), (_, n) = ins[0].shape, ins[1].shape
         return t * k * n * (2 if self.gated else 1)
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        by_rows: dict[str, Span] = {"x": (0, 1), "r": (0, 1)}
+        by_columns: dict[str, Span] = {"w": (1, 1), "w_up": (1, 1), "b": (0, 1), "r": (1, 1)}
+        tokens, features = ins[0].shape[0], ins[1].shape[1]
+        return (
+            Cut("rows", tokens, tuple(by_rows.get(role) for role in self.roles), ((0, 1),)),
+            Cut("columns", features, tuple(by_columns.get(role) for role in self.roles), ((1, 1),)),
+        )
 
     @override
     def flops(self, ins: tuple[TensorType, ...]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.base import Array, Cut, Move, Op, f32, rows_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,10 @@ class Embedding(Move):
     @override
     def index_bounds(self, ins: tuple[TensorType, ...]) -> dict[str, int]:
         return {"ids": ins[1].shape[0]}
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return rows_cut(ins, 1)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Cut, Op, f32, rows_cut
 
 NORMS = ("rms", "layer")
 
@@ -48,6 +48,10 @@ class RmsNorm(Op):
         return (x,)
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return rows_cut(ins, 1)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         x, gain = f32(ins[0]), f32(ins[1])
         parts = x.reshape(x.shape[0], self.heads, -1)
@@ -76,6 +80,10 @@ class LayerNorm(Op):
         return (x,)
 
     @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return rows_cut(ins, 2)
+
+    @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:
         x, gain, beta = (f32(a) for a in ins)
         return (normalize(x, "layer", self.eps) * gain + beta,)
@@ -97,6 +105,10 @@ class Softmax(Op):
     def infer(self, ins: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
         self.expect_operands(ins)
         return ins
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        return rows_cut(ins) if len(ins[0].shape) > 1 else ()
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Op, f32
+from compiler.ops.base import Array, Cut, Op, f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,18 @@ class Rope(Op):
                 axis=1,
             )
         return {"cos": f32(np.cos(angles)), "sin": f32(np.sin(angles))}
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        x, tables = ins[0], (None, None)
+        sequences = x.shape[0] // self.seq
+        found = [Cut("batch", sequences, ((0, self.seq), *tables), ((0, self.seq),))]
+        found.append(
+            Cut("heads", self.heads, ((1, self.head_dim), *tables), ((1, self.head_dim),), (("heads", 1),))
+        )
+        if sequences == 1 and self.grid is None:
+            found.append(Cut("rows", self.seq, ((0, 1),) * 3, ((0, 1),), (("seq", 1),)))
+        return tuple(found)
 
     def _angles(self, positions: Array, features: int) -> Array:
         """[positions, features / 2]."""

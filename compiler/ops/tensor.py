@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from compiler.ir.graph import TensorType
-from compiler.ops.base import Array, Move, Op, f32
+from compiler.ops.base import Array, Cut, Move, Op, f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,17 @@ class BatchMatmul(Op):
     @override
     def macs(self, ins: tuple[TensorType, ...]) -> int:
         return ins[0].elements * ins[1].shape[-2 if self.transpose_rhs else -1]
+
+    @override
+    def cuts(self, ins: tuple[TensorType, ...]) -> tuple[Cut, ...]:
+        *lead, m, _ = ins[0].shape
+        rank, by_column = len(lead), len(lead) + (0 if self.transpose_rhs else 1)
+        n = ins[1].shape[by_column]
+        found = [Cut("stack", lead[0], ((0, 1), (0, 1)), ((0, 1),))] if lead else []
+        if all(size == 1 for size in lead):
+            found.append(Cut("rows", m, ((rank, 1), None), ((rank, 1),)))
+            found.append(Cut("columns", n, (None, (by_column, 1)), ((rank + 1, 1),)))
+        return tuple(found)
 
     @override
     def reference(self, *ins: Array) -> tuple[Array, ...]:

@@ -9,9 +9,11 @@ from compiler.passes.dce import Dce
 from compiler.passes.fuse_epilogue import FuseEpilogue
 from compiler.passes.fuse_gate import FuseGate
 from compiler.passes.fuse_norm import FuseNorm
+from compiler.passes.split_contraction import SplitContraction
 
 PASSES: dict[str, type[Pass]] = {
-    step.name: step for step in (Canonicalize, Dce, AbsorbLatent, FuseNorm, FuseGate, FuseEpilogue)
+    step.name: step
+    for step in (Canonicalize, Dce, AbsorbLatent, FuseNorm, FuseGate, FuseEpilogue, SplitContraction)
 }
 
 

@@ -16,7 +16,7 @@ from compiler.isa import Dma, walk
 from compiler.ops import Linear, Op, Transpose2d, Unary
 from dse import Point, evaluate
 from dse.summary import array_record, engine_records, macs_conserved, memory_records
-from eventsim import simulate
+from eventsim import bind, simulate, simulate_bound
 from tests.compiler.designs import check_program
 from workloads import build
 from workloads.blocks import GraphBuilder
@@ -151,13 +151,14 @@ def test_U011_dropped_work_is_noticed() -> None:
 def test_U053_transposes_keep_the_array_busy_and_are_not_model_work() -> None:
     graph, arch = chain(Transpose2d(), rows=512), trn2()
     program = compile_graph(graph, arch)
-    trace = simulate(program, arch)
+    bound = bind(program, arch)
+    trace = simulate_bound(bound)
     array = array_record(program, arch, "bf16", graph.macs)
     assert graph.macs == array["model_macs"] == 0
     assert (
         array["other_macs"] == 512 * 512 * 128
     )  # a product by an identity of 128 for each block of 128 rows
-    assert engine_records(trace, arch)["tensor"]["busy_ps"] > 0
+    assert engine_records(trace, bound)["tensor"]["busy_ps"] > 0
     assert trace.dram_read_bytes == trace.dram_write_bytes == 2 * 512 * 512
 
 

@@ -131,11 +131,12 @@ STRUCTURE: list[tuple[str, Callable[[], Program]]] = [
     ("engine-memory", lambda: matmul("dst", buffer="x_tile")),
     ("loop-variable", lambda: nest(BASE, "i")),
     ("loop-count", lambda: nest(BASE, "j", -1)),
+    ("loop-share", lambda: nest(BASE, "j", 2, 3)),
 ]  # fmt: skip
 
 
-def nest(program: Program, variable: str, count: int = 1) -> Program:
-    streams = tuple((s, (Loop(variable, count, n, 9),)) for s, n in program.streams)
+def nest(program: Program, variable: str, count: int = 1, share: int | None = None) -> Program:
+    streams = tuple((s, (Loop(variable, count, n, 9, share),)) for s, n in program.streams)
     return replace(program, streams=streams)
 
 

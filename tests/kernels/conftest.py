@@ -14,6 +14,7 @@ from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ir.interpret import run_graph, run_program
 from compiler.ir.races import check_races
 from compiler.ir.reference import random_feeds
+from compiler.isa import undivided
 from compiler.ops.base import Op
 from eventsim import instances, simulate
 from tests.strategies import random_arch
@@ -45,7 +46,7 @@ def agrees(graph: Graph, arch: ArchSpec, options: CompileOptions | None = None) 
         return None
     feeds = random_feeds(graph, 0)
     want = run_graph(graph, feeds)
-    trace = simulate(program, arch, fold=False, record=True)
+    trace = simulate(undivided(program), arch, fold=False, record=True)
     types = {value.name: value.type.dtype for value in graph.values}
     for order in (None, tuple(instances(trace, program))):
         got = run_program(program, arch, feeds, order, strict=order is None)
