@@ -14,15 +14,19 @@ from dataclasses import dataclass
 from arch_configs.spec import ArchSpec
 from compiler.builder import Builder, Range, Tensor
 from compiler.decisions import Decision
+from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.ir.layout import Layout, weight_blocked
 from compiler.isa import Access, Affine
-from compiler.kernels.matmul_plan import Plan, Shape, choose, held_slots, problem, weight_tiles
+from compiler.kernels.matmul_plan import Plan, Shape, choose, count_of, held_slots, problem, weight_tiles
 from compiler.kernels.move import load_features, load_vector, row_pairs, store_features, whole
 from compiler.kernels.norm import Norm, normalise, normalised_copy
 from compiler.kernels.site import LinearPorts, Port, Site, bank_pitch
 from compiler.kernels.wants import PLAIN, Anything, Features, Follows, Kernel, Same, Want
 from compiler.ops.matmul import Linear
+
+WORTH_PS = 2_000_000  # of short runs saved, for which the first results may wait for the last; assumed
+KEPT = 16  # share of the scratchpad that results kept for one long store may take; assumed
 
 
 def linear(b: Builder, site: Site) -> None:
@@ -68,8 +72,11 @@ class _Lowering:
             for m in b.tiles(shape.m, plan.m_block, "m"):
                 moving = self._load(False, m, k)
                 with b.stage(ahead):
+                    kept = self._out_tiles(whole(shape.s), m) if self._collects(m) else None
                     for s in b.tiles(shape.s, plan.s_block, "s"):
-                        self._block(s, m, self._load(True, s, k), moving)
+                        self._block(s, m, self._load(True, s, k), moving, kept)
+                    if kept is not None:
+                        self._store(kept[0], whole(shape.s), m)
         elif plan.hold == "s":
             for s in b.tiles(shape.s, plan.s_block, "s"):
                 stationary = self._load(True, s, k)
@@ -131,13 +138,22 @@ class _Lowering:
         )
         dram = port.tensor.permute(1, 0, 2, 3)
         for n0, n, width in _pieces(block.size, cols):
+            wide = self._run(port, width, cols)
             for k0, kn, height in _pieces(k.size, rows):
                 b.dma(
-                    w[(0, height), (n0, n), (k0, kn), (0, width)],
-                    dram[(0, height), (block.start // cols + n0, n), (k.start // rows + k0, kn), (0, width)],
-                    "weight",
+                    w[(0, height), (n0, n), (k0, kn), (0, wide)],
+                    dram[(0, height), (block.start // cols + n0, n), (k.start // rows + k0, kn), (0, wide)],
+                    "aux" if k0 else "weight",  # NOTE: the short last k tile starts beside the others
                 )
         return w
+
+    def _run(self, port: Port, width: int, cols: int) -> int:
+        """Columns to load of a block of which `width` count: its padding too where that takes less time.
+
+        A whole block is one run for all k tiles, and a part is one for each row.
+        """
+        felt = max(width * dtype_bytes(port.type.dtype), self.site.arch.dma.descriptor_bytes)
+        return cols if cols * dtype_bytes(port.type.dtype) < felt else width
 
     def _view(self, tile: Tensor, stationary: bool, k: Affine, rows: int, piece: Range) -> Access:
         """`piece` of a loaded block at k tile `k`, `rows` partitions."""
@@ -148,9 +164,32 @@ class _Lowering:
         return tile[(0, rows), k, (piece.start, piece.size)]
 
     # ---- compute ---------------------------------------------------------------------------------
-    def _block(self, s: Range, m: Range, stationary: list[Tensor], moving: list[Tensor]) -> None:
+    def _collects(self, m: Range) -> bool:
+        """Whether results of few tokens are kept until all features are there: then their runs are long."""
+        shape, dma = self.shape, self.site.arch.dma
+        whole_run = count_of(shape.s, shape.s_tile) * m.size * shape.itemsize
+        one_run = count_of(self.plan.s_block, shape.s_tile) * m.size * shape.itemsize
+        if not shape.weight_is_stationary or m.size < shape.m or whole_run > self.site.room // KEPT:
+            return False
+        runs = shape.s_tile * count_of(shape.s, self.plan.s_block)
+        wasted = runs * (dma.descriptor_bytes - one_run)
+        return one_run < whole_run and wasted > 0 and self.b.cost.transfer_ps(wasted) > WORTH_PS
+
+    def _block(
+        self,
+        s: Range,
+        m: Range,
+        stationary: list[Tensor],
+        moving: list[Tensor],
+        kept: tuple[Tensor, Tensor | None] | None = None,
+    ) -> None:
         b, shape = self.b, self.shape
-        out, residual = self._out_tiles(s, m)
+        if kept is None:
+            out, residual = self._out_tiles(s, m)
+        else:
+            mine = (s.start // shape.s_tile, count_of(s.size, shape.s_tile))
+            out = kept[0].part(1, *mine)
+            residual = kept[1] and kept[1].part(1, *mine)
         for si in b.tiles(s.size, shape.s_tile, "si"):
             for mi in b.tiles(m.size, shape.m_tile, "mi"):
                 sums = [
@@ -163,7 +202,8 @@ class _Lowering:
                     )
                 with b.on(self._engines()[0]):
                     self._finish(sums, out, residual, s, m, si, mi)
-        self._store(out, s, m)
+        if kept is None:
+            self._store(out, s, m)
 
     def _sums_block(self, s: Range, m: Range) -> None:
         """All sums of a block stay in the accumulators while k blocks of both operands stream by."""

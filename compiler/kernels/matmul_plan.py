@@ -153,7 +153,7 @@ def say(shape: Shape, plan: Plan) -> str:
 def traffic_bytes(shape: Shape, plan: Plan) -> int:
     """DRAM bytes that a plan moves, the operand that is not held loaded again for every block."""
     s_copies, m_copies = _copies(shape)
-    s_blocks, m_blocks = _count(shape.s, plan.s_block), _count(shape.m, plan.m_block)
+    s_blocks, m_blocks = count_of(shape.s, plan.s_block), count_of(shape.m, plan.m_block)
     s_times = 1 if plan.hold == "s" else m_blocks
     m_times = 1 if plan.hold == "m" else s_blocks
     loads = shape.k * (shape.s * s_copies * s_times + shape.m * m_copies * m_times)
@@ -175,7 +175,8 @@ def _candidates(site: Site, shape: Shape, needs_norm: bool) -> Iterator[Plan]:
                     k_block *= 2
 
 
-def _count(extent: int, block: int) -> int:
+def count_of(extent: int, block: int) -> int:
+    """Blocks that cover `extent`, the last may be short."""
     return -(-extent // block)
 
 
@@ -190,8 +191,8 @@ def held_slots(shape: Shape, plan: Plan, *, norm: bool) -> tuple[int, int]:
     With a fused norm one block is normalised while one is multiplied and the next one loads.
     """
     held = min(3 if norm else 2, plan.slots + norm)
-    s_held = held if _count(shape.s, plan.s_block) > 1 else 1
-    m_held = held if _count(shape.m, plan.m_block) > 1 else 1
+    s_held = held if count_of(shape.s, plan.s_block) > 1 else 1
+    m_held = held if count_of(shape.m, plan.m_block) > 1 else 1
     return (s_held if plan.hold == "s" else plan.slots), (m_held if plan.hold == "m" else plan.slots)
 
 
@@ -206,12 +207,12 @@ def scratch_bytes(site: Site, shape: Shape, plan: Plan, norm: bool) -> int:
     )
     s_tile, m_tile = (aligned(plan.k_block * size * block) for block in (plan.s_block, plan.m_block))
     operands = s_tile * s_copies * s_slots + m_tile * m_copies * m_slots
-    result = aligned(_count(plan.s_block, shape.s_tile) * plan.m_block * size)
+    result = aligned(count_of(plan.s_block, shape.s_tile) * plan.m_block * size)
     out = result * min(2, plan.slots) * (1 + op.residual)
     temporary = 2 * 4 * shape.m_tile if (op.gated or op.bias or op.activation) else 0
     x_block = plan.m_block if shape.weight_is_stationary else plan.s_block
     extra = normalise_bytes(x_block, shape.k_tiles) if norm else 0
-    return operands + out + temporary + extra + (4 * _count(shape.s, shape.s_tile) if op.bias else 0)
+    return operands + out + temporary + extra + (4 * count_of(shape.s, shape.s_tile) if op.bias else 0)
 
 
 def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:
@@ -221,8 +222,8 @@ def _sums_fit(site: Site, shape: Shape, plan: Plan) -> bool:
         return False
     if plan.hold != "sums":
         return site.arch.memories[memory].banks * bank >= shape.weights * shape.m_tile * 4
-    per_row = _count(plan.m_block, shape.m_tile) * bank
-    return _count(plan.s_block, shape.s_tile) * per_row * shape.weights <= site.arch.partition_bytes(memory)
+    per_row = count_of(plan.m_block, shape.m_tile) * bank
+    return count_of(plan.s_block, shape.s_tile) * per_row * shape.weights <= site.arch.partition_bytes(memory)
 
 
 def _stretched(site: Site, nbytes: int, run: int) -> int:
@@ -246,7 +247,7 @@ def _block_bytes(site: Site, shape: Shape, plan: Plan) -> tuple[int, int]:
 def _array_ps(b: Builder, site: Site, shape: Shape, chain: int) -> int:
     """Array time of all matmuls; `chain` k tiles are on chip at once."""
     dtype = site.inputs[0].type.dtype
-    tiles = _count(shape.s, shape.s_tile) * shape.k_tiles * shape.weights
+    tiles = count_of(shape.s, shape.s_tile) * shape.k_tiles * shape.weights
     whole, rest = divmod(shape.m, shape.m_tile)
     total = b.cost.matmul_ps(shape.m_tile, dtype, tiles * whole, chain)
     return total + (b.cost.matmul_ps(rest, dtype, tiles, chain) if rest else 0)
@@ -270,9 +271,9 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     Sums that stay in the accumulators over all k blocks are taken out while the array waits.
     """
     dma = site.arch.dma
-    s_blocks, m_blocks = _count(shape.s, plan.s_block), _count(shape.m, plan.m_block)
+    s_blocks, m_blocks = count_of(shape.s, plan.s_block), count_of(shape.m, plan.m_block)
     s_bytes, m_bytes = _block_bytes(site, shape, plan)
-    k_blocks = _count(shape.k_tiles, plan.k_block) if plan.hold == "sums" else 1
+    k_blocks = count_of(shape.k_tiles, plan.k_block) if plan.hold == "sums" else 1
     blocks = s_blocks * m_blocks * k_blocks
     s_loads = s_blocks if plan.hold == "s" else blocks
     m_loads = m_blocks if plan.hold == "m" else blocks
@@ -280,12 +281,13 @@ def estimate(b: Builder, site: Site, shape: Shape, plan: Plan) -> int:
     moved = b.cost.transfer_ps(s_loads * s_bytes + m_loads * m_bytes + out)
     compute = _array_ps(b, site, shape, plan.k_block)
     streamed = b.cost.transfer_ps((s_bytes if plan.hold != "s" else 0) + (m_bytes if plan.hold != "m" else 0))
-    delay = dma.issue + dma.latency + dma.completion
+    starts = dma.issue * (2 if shape.k % shape.k_tile and shape.k > shape.k_tile else 1)  # short tile apart
+    delay = starts + dma.latency + dma.completion
     round_trip = -(-(delay + streamed + compute // blocks) // plan.slots)
     evict = _eviction_ps(b, site, shape) * shape.weights
-    evict *= _count(shape.s, shape.s_tile) * _count(shape.m, shape.m_tile)
+    evict *= count_of(shape.s, shape.s_tile) * count_of(shape.m, shape.m_tile)
     beside, behind = (0, evict) if plan.hold == "sums" else (evict, 0)
-    period = max(compute // blocks, beside // blocks, moved // blocks, dma.issue, round_trip)
+    period = max(compute // blocks, beside // blocks, moved // blocks, starts, round_trip)
     first = b.cost.transfer_ps(s_bytes + m_bytes)
     last = b.cost.transfer_ps(min(plan.s_block, shape.s) * min(plan.m_block, shape.m) * shape.itemsize)
     return period * blocks + behind + first + last + 2 * delay
