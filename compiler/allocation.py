@@ -75,7 +75,8 @@ def lifetimes(graph: TileGraph) -> dict[str, tuple[Lifetime, Lifetime]]:
             buffer = graph.buffers[name]
             if buffer.home is loop:
                 one, whole = Lifetime(*use), Lifetime(start + 1, position)
-                spans[name] = (whole if pipelined else one, whole if loop.count > 1 else one)
+                again = loop.count > 1 or loop.share is not None  # NOTE: a loop of pieces may be around one
+                spans[name] = (whole if pipelined else one, whole if again else one)
         return uses
 
     visit(graph.root)

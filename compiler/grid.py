@@ -95,10 +95,11 @@ class _Dealing:
             units = lcm(units, lcm(block, span[1]) // span[1] if span else 1)
         return units
 
-    def sizes(self, cut: Cut, ports: tuple[Port, ...]) -> list[int]:
+    def sizes(self, cut: Cut, ports: tuple[Port, ...], piece: Piece) -> list[int]:
         """Granules, doubling, and all of it; off the array also what gives every core one piece.
 
-        Kernels for arrays come in tiles of powers of two, so sizes between do not exist for them.
+        Kernels for arrays come in tiles of powers of two, so sizes between do not exist for them. Of what
+        is held while a piece is worked on (queries and their results), no more than half the scratchpad.
         """
         granule, arch = self.granule(cut, ports), self.site.arch
         found = []
@@ -109,7 +110,12 @@ class _Dealing:
             even = -(-cut.extent // min(arch.cores, cut.extent))
             found.append(-(-even // granule) * granule)
         found += [granule << i for i in range(MOST_SIZES)]
-        return sorted({size for size in found if size < cut.extent} | {cut.extent})
+        sizes = sorted({size for size in found if size < cut.extent} | {cut.extent})
+        if not cut.held:
+            return sizes
+        held = piece.ins[0].nbytes + sum(kind.nbytes for kind in piece.outs)
+        room = self.site.room * arch.partitions(arch.scratchpad) // 2
+        return [size for size in sizes if held * size // cut.extent <= room] or sizes[:1]
 
     def time(self, sizes: Sequence[tuple[str, int]]) -> int:
         """Picoseconds of the busiest core, roughly: array, vectors or its transfers, and a start each."""
@@ -197,9 +203,12 @@ def _candidates(
     cuts = [cut for cut in piece.op.cuts(piece.ins) if cut.name not in known]
     if not cuts:
         return
-    for sizes in product(*(deal.sizes(cut, ports) for cut in cuts)):
+    for sizes in product(*(deal.sizes(cut, ports, piece) for cut in cuts)):
         more = (*chosen, *((cut.name, size) for cut, size in zip(cuts, sizes, strict=True)))
-        yield list(more)
+        part = pieces(op, ins, more)[0]
+        done = {name for name, _ in more}
+        if not any(cut.held and cut.name not in done for cut in part.op.cuts(part.ins)):
+            yield list(more)
         yield from _candidates(deal, op, ins, ports, more)
 
 

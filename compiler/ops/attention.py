@@ -226,7 +226,8 @@ class Attention(_Heads):
             found.append(Cut("group", self.heads, mine, ((1, self.values),), (("heads", 1),)))
         if self.batch == 1:
             rows = ((0, 1), None, None, *self._extras(ins, "queries", 2, 1))
-            found.append(Cut("queries", queries, rows, ((0, 1),), start="offset" if self.causal else ""))
+            first = "offset" if self.causal else ""
+            found.append(Cut("queries", queries, rows, ((0, 1),), start=first, held=True))
         return tuple(found)
 
     @override

@@ -34,6 +34,7 @@ class Cut:
     outputs: tuple[Span, ...]
     fields: tuple[tuple[str, int], ...] = ()
     start: str = ""
+    held: bool = False  # the first operand and the results of a piece are on chip as long as it is worked on
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class FuseNorm(Pass):
 
     @override
     def run(self, graph: Graph, arch: ArchSpec) -> Graph:
+        if arch.grid is not None:  # every piece of the layer would normalise its rows again
+            return graph
         return rewrite_blocks(graph, self._fuse_one)
 
     @classmethod

@@ -9,6 +9,7 @@ import pytest
 
 from arch_configs import ArchSpec, load_arch
 from compiler import compile_graph
+from compiler import grid as grid_module
 from compiler.grid import pieces
 from compiler.ir.graph import TensorType
 from compiler.isa import Dma, Loop, Matmul, Node, Program, undivided, walk
@@ -107,6 +108,31 @@ def test_pieces_together_are_the_op(name: str, grid: ArchSpec) -> None:
     program = agrees(one_op(op, *operands), grid)
     assert program is not None
     assert program.launches == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("attention-causal", [("heads", 1), ("queries", 64)]),
+        ("attention-causal", [("heads", 1), ("group", 1), ("queries", 128)]),
+        ("attention", [("batch", 1), ("heads", 1), ("queries", 96)]),
+        ("linear", [("rows", 128), ("columns", 32)]),
+        ("linear-all", [("rows", 32), ("columns", 64)]),
+        ("decode", [("batch", 2), ("heads", 3)]),
+        ("conv", [("images", 2), ("filters", 32)]),
+        ("softmax", [("rows", 7)]),
+        ("binary", [("rows", 16), ("columns", 64)]),
+        ("batch-matmul", [("stack", 4)]),
+        ("head-linear", [("rows", 32), ("heads", 3)]),
+    ],
+)
+def test_any_cut_will_do(
+    name: str, sizes: list[tuple[str, int]], grid: ArchSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also cuts that the compiler does not choose, with short last pieces, and single ones within loops."""
+    monkeypatch.setattr(grid_module, "choose", lambda b, site: sizes)
+    op, operands = OPS[name]
+    assert agrees(one_op(op, *operands), grid) is not None
 
 
 def test_cache_updates_are_cut(grid: ArchSpec) -> None:

@@ -24,6 +24,7 @@ SOURCES = {
     "neuron": (1409, ("neuron-kernels", "neuron-instructions", "neuron-models")),
     "closed-form": (154, ("closed-form",)),
     "gpu-operators": (6695, ("gpu-operators",)),
+    "gpu-models": (1534, ("gpu-models",)),
 }
 ROWS = [(suite.name, row) for suite in load_suites(SUITES, ()) for row in suite.rows]
 HEAD = "id,arch,workload,metric,value,unit,op,conditions,source,fitted\n"
