@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ast
 import inspect
-import traceback
-from collections.abc import Iterator
 from functools import cache
-from types import ModuleType
 
 import pytest
 from broken import MUTATIONS, SEARCHED
 from broken_forms import Broken, Mutation
 from real_programs import Case, more, small
+from sites import missed
 
 from compiler.errors import VerifyError
 from compiler.ir import races, rules, run_rules, verify_instr, verify_operand, verify_program
 from compiler.ir.rules import RULES, RuleError
 
 CHECKED = (verify_instr, verify_operand, verify_program, races)
-Line = tuple[str, int]
 
 
 def verdict(broken: Broken) -> VerifyError | None:
@@ -87,36 +84,12 @@ def test_every_rule_is_hit() -> None:
     assert hit == set(RULES)
 
 
-def sites(module: ModuleType) -> Iterator[tuple[int, int]]:
-    """First and last line of every statement of a module that reports a broken rule."""
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        named = node.func if isinstance(node, ast.Call) else None
-        fails = isinstance(named, ast.Attribute) and named.attr == "fail"
-        raises = isinstance(node, ast.Raise) and "AssertionError" not in ast.dump(node)
-        if fails or raises:
-            assert isinstance(node, ast.Call | ast.Raise)
-            yield node.lineno, node.end_lineno or node.lineno
-
-
-def reached() -> set[Line]:
-    """Every line that an error of some mutation passed through."""
-    errors = [error for m in MUTATIONS for _, _, error in outcomes(m)]
-    errors += [first_hit(m, small()[0]) for m in SEARCHED]
-    frames = [f for error in errors if error for f in traceback.extract_tb(error.__traceback__)]
-    return {(frame.filename, frame.lineno or 0) for frame in frames}
-
-
 def test_every_place_that_reports_a_rule_is_reached() -> None:
     """A rule may be checked in several places: a new one without a mutation fails here."""
-    lines = reached()
+    errors = [error for m in MUTATIONS for _, _, error in outcomes(m)]
+    errors += [first_hit(m, small()[0]) for m in SEARCHED]
     for module in CHECKED:
-        name = module.__file__ or ""
-        missed = [
-            (first, inspect.getsource(module).splitlines()[first - 1].strip())
-            for first, last in sites(module)
-            if not any((name, line) in lines for line in range(first, last + 1))
-        ]
-        assert not missed, (module.__name__, missed)
+        assert not missed(module, [error for error in errors if error]), module.__name__
 
 
 def test_every_code_that_the_modules_name_is_a_rule_and_the_other_way_round() -> None:
