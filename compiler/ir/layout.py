@@ -65,7 +65,7 @@ ROW_MAJOR = Layout()
 
 def has_copies(slots: int, layout: Layout, shape: tuple[int, ...]) -> bool:
     """Whether the leading axis of `shape` counts copies, one a slot of the tensor's buffer."""
-    if slots == 1 and layout.order:
+    if layout.order:
         return len(shape) > len(layout.order) - len(layout.splits)
     return slots > 1
 

@@ -142,7 +142,7 @@ def uneven_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
             place = np.arange(len(rows), dtype=np.float32)[:, None]
             most = 64 if array.dtype.itemsize > 1 else 4  # the largest number of 8-bit floats is small
             feeds[value.name] = (
-                ((rows + place % 3) * most / 4 ** (place % 8)).reshape(array.shape).astype(array.dtype)
+                ((rows + (place + 1) % 3) * most / 4 ** (place % 8)).reshape(array.shape).astype(array.dtype)
             )
     return feeds
 
