@@ -19,6 +19,7 @@ from dse.point import Point
 from eventsim import instances, simulate
 
 MOST_MACS = 4 * 10**9  # assumed: a minute of numpy; beyond it the oracle takes longer than anyone waits
+MOST_UNEVEN_MACS = 3 * 10**8  # assumed: some seconds more, for a second look at the same program
 # Largest error against the largest magnitude of an output. Assumed: a few roundings of the type deep.
 TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2, "fp16": 1e-2}
 COARSE = 2e-1  # 8-bit types

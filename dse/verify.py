@@ -12,7 +12,7 @@ from compiler.ir.verify_program import program_macs
 from compiler.isa import Program, walk
 from dse.costs import LawCost
 from dse.evaluation import check_dram, resolve
-from dse.numerics import MOST_MACS, numerics, uneven_numerics
+from dse.numerics import MOST_MACS, MOST_UNEVEN_MACS, OutputError, numerics, uneven_numerics
 from dse.point import Point
 from dse.rule_checks import Check, rule_checks
 from dse.summary import graph_work, macs_conserved
@@ -48,25 +48,22 @@ def _audited(bound: BoundProgram) -> Check:
 
 
 def _numbers(point: Point, graph: Graph) -> list[Check]:
-    if graph.macs > MOST_MACS:
-        return [Check("numbers", f"{graph.macs} MACs, more than {MOST_MACS}: left out", None)]
-    return [
-        Check(
-            "numbers",
-            f"{item.output}, instructions in order of {item.order}",
-            item.passed,
-            f"relative error {item.relative:.2g} of {item.tolerance:g}",
-        )
-        for item in numerics(point)
-    ] + [
-        Check(
-            "numbers of uneven sizes",
-            f"{item.output}, rows 64 to 1/256 times as large",
-            item.passed,
-            f"relative error {item.relative:.2g} of {item.tolerance:.2g}",
-        )
-        for item in uneven_numerics(point)
-    ]
+    def left_out(name: str, most: int) -> list[Check]:
+        return [Check(name, f"{graph.macs} MACs, more than {most}: left out", None)]
+
+    even, uneven = "numbers", "numbers of uneven sizes"
+    found = left_out(even, MOST_MACS)
+    if graph.macs <= MOST_MACS:
+        found = [_number(even, f"instructions in order of {item.order}", item) for item in numerics(point)]
+    if graph.macs > MOST_UNEVEN_MACS:
+        return found + left_out(uneven, MOST_UNEVEN_MACS)
+    rows = "rows 64 to 1/256 times as large"
+    return found + [_number(uneven, rows, item) for item in uneven_numerics(point)]
+
+
+def _number(name: str, how: str, item: OutputError) -> Check:
+    error = f"relative error {item.relative:.2g} of {item.tolerance:.2g}"
+    return Check(name, f"{item.output}, {how}", item.passed, error)
 
 
 def _size(graph: Graph) -> str:
