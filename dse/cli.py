@@ -289,7 +289,12 @@ def compile_command(
         str, typer.Option(help="graph | fused | decisions | tiles | program | memory.")
     ] = "program",
     numerics: Annotated[bool, typer.Option("--numerics", help="Execute it; errors of ops, outputs.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Run every check and list them.")] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Run every check and list them: one line a rule, with what it looked at."
+        ),
+    ] = False,
     report: ReportOut = None,
     json: JsonOut = None,
 ) -> None:

@@ -13,7 +13,7 @@ from arch_configs import ArchSpec
 from compiler.errors import VerifyError
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.interpret import run_program
-from compiler.ir.verify_program import check_races, program_macs
+from compiler.ir.verify_program import check_run, program_macs
 from compiler.isa import Program
 from compiler.ops.base import Array
 from compiler.user_kernel import UserKernel, compile_kernel
@@ -128,7 +128,7 @@ def check_numbers(
     values = kernel.resolve(small=True)
     types = kernel.types(values, dtype)
     program = compile_kernel(kernel, arch, values, dtype=dtype, cost=LawCost(arch))
-    check_races(program, arch)
+    check_run(program, arch)
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {
         operand.name: rng.standard_normal(types[operand.name].shape).astype(

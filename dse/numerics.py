@@ -11,7 +11,7 @@ from compiler import compile_fused, compile_graph, optimise
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Repeat
 from compiler.ir.interpret import run_graph, run_program
-from compiler.ir.reference import Array, random_feeds
+from compiler.ir.reference import Array, random_feeds, uneven_feeds
 from compiler.isa import undivided
 from dse.costs import LawCost
 from dse.errors import SpaceError
@@ -20,9 +20,12 @@ from dse.point import Point
 from eventsim import instances, simulate
 
 MOST_MACS = 4 * 10**9  # assumed: a minute of numpy; beyond it the oracle takes longer than anyone waits
+MOST_UNEVEN_MACS = 3 * 10**8  # assumed: some seconds more, for a second look at the same program
 # Largest error against the largest magnitude of an output. Assumed: a few roundings of the type deep.
 TOLERANCE = {"fp32": 1e-4, "bf16": 4e-2, "fp16": 1e-2}
 COARSE = 2e-1  # 8-bit types
+ROUNDINGS = 4  # assumed: measured errors are up to 2.7 times what rounding alone costs the reference
+LEAST = 1e-4  # of fp32, whose sums differ by their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,42 @@ def numerics(point: Point) -> tuple[OutputError, ...]:
         "time": run_program(program, arch, feeds, instances(trace, program)),
     }
     tolerance = TOLERANCE.get(matrix_dtype(graph), COARSE)
-    found = []
-    for order, got in runs.items():
-        for name, reference in want.items():
-            difference = np.abs(got[name].astype(np.float64) - reference)
-            top = float(np.abs(reference).max(initial=0.0))
-            worst = float(difference.max(initial=0.0))
-            found.append(OutputError(name, order, worst, worst / top if top else worst, tolerance))
-    return tuple(found)
+    return tuple(
+        OutputError(name, order, *_off(got[name], reference), tolerance)
+        for order, got in runs.items()
+        for name, reference in want.items()
+    )
+
+
+def uneven_numerics(point: Point) -> tuple[OutputError, ...]:
+    """Errors of every output on uneven numbers, against a tolerance that follows from rounding.
+
+    It is ROUNDINGS times what rounding alone costs the reference, and one last place: tight for one op,
+    wide for a model that magnifies small differences.
+
+    Raises: as `numerics`.
+    """
+    arch, graph, options = resolve(point)
+    check_size(point, graph)
+    check_dram(graph, arch)
+    program = compile_graph(graph, arch, options, LawCost(arch))
+    feeds = uneven_feeds(graph, point.seed)
+    want, exact = run_graph(graph, feeds), run_graph(graph, feeds, round_storage=False)
+    got = run_program(program, arch, feeds)
+    types = {value.name: value.type.dtype for value in graph.values}
+    return tuple(
+        OutputError(
+            name,
+            "program",
+            *_off(got[name], reference),
+            ROUNDINGS * _off(exact[name], reference)[1] + max(LEAST, last_place(1.0, types[name])),
+        )
+        for name, reference in want.items()
+    )
+
+
+def _off(got: Array, reference: Array) -> tuple[float, float]:
+    """The largest error, and relative to the largest magnitude of the reference."""
+    worst = float(np.abs(got.astype(np.float64) - reference.astype(np.float64)).max(initial=0.0))
+    top = float(np.abs(reference.astype(np.float64)).max(initial=0.0))
+    return worst, worst / top if top else worst

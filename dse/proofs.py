@@ -70,10 +70,10 @@ def proof_view(proof: Proof) -> Group:
 
 def checks_table(found: Sequence[Check]) -> Table:
     """Every check, what it looked at, and what it found."""
-    table = words_table("checks", "check", "looked at", "", "found")
+    table = words_table("checks", "check", "looked at", "", "rule, or what was found")
     for item in found:
         verdict = {True: ("pass", "green"), False: ("FAIL", "red"), None: ("-", "yellow")}[item.passed]
-        table.add_row(item.name, item.looked_at, Text(*verdict), item.found)
+        table.add_row(item.name, item.looked_at, Text(*verdict), item.found or item.rule)
     return table
 
 

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from compiler import CompileError, compile_fused, optimise
 from compiler.errors import VerifyError
-from compiler.ir.graph import Graph
-from compiler.ir.tokens import program_order
+from compiler.ir.graph import Graph, Repeat
 from compiler.ir.verify_graph import verify_graph
-from compiler.ir.verify_program import check_races, program_macs, verify_program
+from compiler.ir.verify_program import program_macs
 from compiler.isa import Program, walk
 from dse.costs import LawCost
 from dse.evaluation import check_dram, resolve
-from dse.numerics import MOST_MACS, OutputError, numerics
+from dse.numerics import MOST_MACS, MOST_UNEVEN_MACS, OutputError, numerics, uneven_numerics
 from dse.point import Point
+from dse.rule_checks import Check, rule_checks
+from dse.summary import graph_work, macs_conserved
 from eventsim import BoundProgram, Deadlock, audit, bind, simulate_bound
 
+__all__ = ["Check", "verify_point"]
+
 Measure = Callable[[Point], tuple[OutputError, ...]]
-STEPS = 200_000  # instructions of a program that is also gone through one by one; assumed: some seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: what was looked at, and what was found. `passed` is None where it was left out."""
-
-    name: str
-    looked_at: str
-    passed: bool | None
-    found: str = ""
 
 
 def verify_point(point: Point, measure: Measure = numerics) -> tuple[Check, ...]:
-    """All checks in order; a check that fails does not keep the others from running.
+    """All checks in order; a check that fails does not keep those after it from running.
 
     `measure` executes the program: a caller that does so too hands in one that remembers.
     Raises: Infeasible, or the user's errors.
@@ -42,25 +33,15 @@ def verify_point(point: Point, measure: Measure = numerics) -> tuple[Check, ...]
     check_dram(graph, arch)
     fused = optimise(graph, arch, options)
     program = compile_fused(fused, arch, options, LawCost(arch))
-    instructions = [times for _, nodes in program.streams for _, times in walk(nodes)]
-    steps, static = sum(instructions), len(instructions)
-    checks = [
+    return (
         _run("graph", _size(graph), lambda: verify_graph(graph)),
         _run("graph after passes", _size(fused), lambda: verify_graph(fused)),
-        _run(
-            "program: memories, operands, limits, channels",
-            f"{static} instructions, {len(program.buffers)} buffers, {len(program.channels)} channels",
-            lambda: verify_program(program, arch),
-        ),
-        _conserved(graph, program),
-    ]
-    if steps <= STEPS:
-        checks.append(_run("races", f"{steps} instructions", lambda: check_races(program, arch)))
-        checks.append(_run("deadlock", f"{steps} instructions", lambda: _walk_all(program)))
-    else:
-        left_out = f"{steps} instructions, more than {STEPS}: left out"
-        checks += [Check(name, left_out, None) for name in ("races", "deadlock")]
-    return (*checks, _audited(bind(program, arch)), *_numbers(point, graph, measure))
+        *rule_checks(program, arch),
+        _conserved(fused, program),
+        _attributed(fused, program),
+        _audited(bind(program, arch)),
+        *_numbers(point, graph, measure),
+    )
 
 
 def _audited(bound: BoundProgram) -> Check:
@@ -70,17 +51,22 @@ def _audited(bound: BoundProgram) -> Check:
 
 
 def _numbers(point: Point, graph: Graph, measure: Measure) -> list[Check]:
-    if graph.macs > MOST_MACS:
-        return [Check("numbers", f"{graph.macs} MACs, more than {MOST_MACS}: left out", None)]
-    return [
-        Check(
-            "numbers",
-            f"{item.output}, instructions in order of {item.order}",
-            item.passed,
-            f"relative error {item.relative:.2g} of {item.tolerance:g}",
-        )
-        for item in measure(point)
-    ]
+    def left_out(name: str, most: int) -> list[Check]:
+        return [Check(name, f"{graph.macs} MACs, more than {most}: left out", None)]
+
+    even, uneven = "numbers", "numbers of uneven sizes"
+    found = left_out(even, MOST_MACS)
+    if graph.macs <= MOST_MACS:
+        found = [_number(even, f"instructions in order of {item.order}", item) for item in measure(point)]
+    if graph.macs > MOST_UNEVEN_MACS:
+        return found + left_out(uneven, MOST_UNEVEN_MACS)
+    rows = "rows 64 to 1/256 times as large"
+    return found + [_number(uneven, rows, item) for item in uneven_numerics(point)]
+
+
+def _number(name: str, how: str, item: OutputError) -> Check:
+    error = f"relative error {item.relative:.2g} of {item.tolerance:.2g}"
+    return Check(name, f"{item.output}, {how}", item.passed, error)
 
 
 def _size(graph: Graph) -> str:
@@ -96,11 +82,18 @@ def _run(name: str, looked_at: str, check: Callable[[], object]) -> Check:
 
 
 def _conserved(graph: Graph, program: Program) -> Check:
-    """The program multiplies what the graph asks for, or more where it computes what is then thrown away."""
+    """Each op's matmuls do its MACs; a mask may throw some away, up to what the op has without it."""
+    ops = sum(work.macs > 0 for work in graph_work(graph).values())
     made, _ = program_macs(program)
-    return Check("work: MACs of program and graph", f"{made} and {graph.macs}", made >= graph.macs)
+    looked_at = f"{ops} ops, {made} MACs in the program and {graph.macs} in the graph"
+    return Check("work: MACs of each op", looked_at, macs_conserved(program, graph))
 
 
-def _walk_all(program: Program) -> None:
-    for _ in program_order(program):
-        pass
+def _attributed(graph: Graph, program: Program) -> Check:
+    """Every instruction is of an op of the graph, or moves a value that a region hands on."""
+    names = {node.name for node, _ in graph.walk()}
+    regions = tuple(f"{node.name}." for node in graph.nodes if isinstance(node, Repeat))
+    ops = {instr.op for _, nodes in program.streams for instr, _ in walk(nodes)}
+    strange = sorted(op for op in ops if op not in names and not op.startswith(regions))
+    found = f"not in the graph: {', '.join(strange)}" if strange else ""
+    return Check("ops: names in the program", f"{len(ops)} names", not strange, found)

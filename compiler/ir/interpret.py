@@ -13,7 +13,7 @@ from arch_configs.spec import ArchSpec
 from compiler.errors import CompileError, VerifyError
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.execute import Effect, Machine
-from compiler.ir.layout import Layout
+from compiler.ir.layout import Layout, has_copies
 from compiler.ir.reference import FED_KINDS, run_graph
 from compiler.ir.tokens import Env, program_order
 from compiler.isa import Buffer, Instr, Node, Program, Sync, unroll
@@ -120,17 +120,10 @@ def _check_next(
         )
 
 
-def _copies(buffer: Buffer, layout: Layout, shape: tuple[int, ...]) -> bool:
-    """Whether the leading axis of `shape` counts copies, one a slot."""
-    if buffer.slots == 1 and layout.order:
-        return len(shape) > len(layout.order) - len(layout.splits)
-    return buffer.slots > 1
-
-
 def _store(machine: Machine, buffer: Buffer, array: Array, layout: Layout) -> None:
     """Put the memory image of a logical array into its buffer."""
     dtype = numpy_dtype(buffer.dtype)
-    pieces = list(array) if _copies(buffer, layout, array.shape) else [array]
+    pieces = list(array) if has_copies(buffer.slots, layout, array.shape) else [array]
     if len(pieces) != buffer.slots:
         raise CompileError(
             f"feeds: {buffer.tensor!r}: got {len(pieces)} copies, want {buffer.slots} "
@@ -156,7 +149,7 @@ def _load(machine: Machine, buffer: Buffer, layout: Layout, shapes: Mapping[str,
     if name not in shapes:
         raise CompileError(f"program.shapes: no shape for {name!r}, have {', '.join(shapes) or 'none'}")
     shape = shapes[name]
-    stacked = _copies(buffer, layout, shape)
+    stacked = has_copies(buffer.slots, layout, shape)
     piece = shape[1:] if stacked else shape
     dtype = numpy_dtype(buffer.dtype)
     data = machine.memories[buffer.memory].data

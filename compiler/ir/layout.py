@@ -63,6 +63,13 @@ class Layout:
 ROW_MAJOR = Layout()
 
 
+def has_copies(slots: int, layout: Layout, shape: tuple[int, ...]) -> bool:
+    """Whether the leading axis of `shape` counts copies, one a slot of the tensor's buffer."""
+    if layout.order:
+        return len(shape) > len(layout.order) - len(layout.splits)
+    return slots > 1
+
+
 def feature_blocked(block: int) -> Layout:
     """[tokens, features] stored as [feature in block, block, tokens]: features on partitions."""
     return Layout(((1, block),), (2, 1, 0))

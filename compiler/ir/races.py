@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,23 +34,25 @@ def check_races(program: Program, arch: ArchSpec) -> None:
     Runs the token machine, so it also raises ProgramDeadlock. Transfers of one queue count as ordered:
     queues are in order. For small programs: it visits every dynamic instruction.
     """
-    _Detector(program).run()
+    Detector(program).run()
 
 
-class _Shadow:
+class Shadow:
     """For each cell of a memory, who wrote it last and when each stream read it last."""
 
     def __init__(self, cells: int, pitch: int) -> None:
+        """Nothing was accessed yet."""
         self.pitch = pitch  # cells between partitions
         self.writer: Array = np.zeros(cells, np.int16)
         self.written: Array = np.zeros(cells, np.int32)  # 0: never
         self.read: dict[int, Array] = {}  # by stream
 
 
-class _Detector:
+class Detector:
     """Vector clocks of the streams, and the shadow of each memory."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, before: Callable[[str, Instr, Env], None] | None = None) -> None:
+        """`before` is called with each dynamic instruction before its accesses are noted."""
         self.program = program
         self.streams = [name for name, _ in program.streams]
         self.position = {name: i for i, name in enumerate(self.streams)}
@@ -59,19 +62,22 @@ class _Detector:
         self.log: list[list[tuple[Instr, Env]]] = [[] for _ in self.streams]
         self.buffers = program.buffer_map()
         self.cell = _cell_bytes(program)
+        self.before = before
         self.shadows = {
-            memory: self._shadow([b for b in program.buffers if b.memory == memory])
+            memory: self._make_shadow([b for b in program.buffers if b.memory == memory])
             for memory in dict.fromkeys(b.memory for b in program.buffers)
         }
 
-    def _shadow(self, buffers: list[Buffer]) -> _Shadow:
+    def _make_shadow(self, buffers: list[Buffer]) -> Shadow:
         pitch = -(-max(b.address + b.nbytes for b in buffers) // self.cell)
-        return _Shadow(pitch * max(1, *(b.partitions for b in buffers)), pitch)
+        return Shadow(pitch * max(1, *(b.partitions for b in buffers)), pitch)
 
     def run(self) -> None:
         """Visit every dynamic instruction."""
         for name, instr, env in program_order(self.program):
             stream = self.position[name]
+            if self.before is not None:
+                self.before(name, instr, env)
             clock = self.clocks[stream].copy()
             for channel, count in instr.waits:
                 for _ in range(count):
@@ -80,13 +86,13 @@ class _Detector:
             self.clocks[stream] = clock
             self.log[stream].append((instr, dict(env)))
             for access in reads(instr):
-                self._read(stream, clock, self._cells(instr, access, env))
+                self._read(stream, clock, self.cells(instr, access, env))
             for access in writes(instr):
-                self._write(stream, clock, self._cells(instr, access, env))
+                self._write(stream, clock, self.cells(instr, access, env))
             for channel, count in instr.signals:
                 self.posted[channel].extend([clock] * count)
 
-    def _cells(self, instr: Instr, access: Access, env: Env) -> tuple[Access, _Shadow, Array]:
+    def cells(self, instr: Instr, access: Access, env: Env) -> tuple[Access, Shadow, Array]:
         """The indices of the cells an operand covers."""
         buffer, size = self.buffers[access.buffer], dtype_bytes(access.dtype)
         shadow = self.shadows[buffer.memory]
@@ -107,7 +113,7 @@ class _Detector:
                 cells = (cells[:, None] + np.arange(count) * stride).reshape(-1)
         return access, shadow, cells
 
-    def _read(self, stream: int, clock: Clock, where: tuple[Access, _Shadow, Array]) -> None:
+    def _read(self, stream: int, clock: Clock, where: tuple[Access, Shadow, Array]) -> None:
         access, shadow, cells = where
         self._after_writes(stream, clock, access, shadow, cells, "reads")
         last = shadow.read.get(stream)
@@ -115,7 +121,7 @@ class _Detector:
             last = shadow.read[stream] = np.zeros(shadow.written.size, np.int32)
         last[cells] = clock[stream]
 
-    def _write(self, stream: int, clock: Clock, where: tuple[Access, _Shadow, Array]) -> None:
+    def _write(self, stream: int, clock: Clock, where: tuple[Access, Shadow, Array]) -> None:
         access, shadow, cells = where
         self._after_writes(stream, clock, access, shadow, cells, "writes")
         for other, last in shadow.read.items():
@@ -126,7 +132,7 @@ class _Detector:
         shadow.written[cells] = clock[stream]
 
     def _after_writes(
-        self, stream: int, clock: Clock, access: Access, shadow: _Shadow, cells: Array, verb: str
+        self, stream: int, clock: Clock, access: Access, shadow: Shadow, cells: Array, verb: str
     ) -> None:
         """Every earlier write to these cells happened before."""
         writer, written = shadow.writer[cells], shadow.written[cells]
@@ -150,11 +156,11 @@ class _Detector:
     def _sharing(
         self, instr: Instr, env: Env, access: Access, earlier: Instr, earlier_env: Env, did: str
     ) -> Access:
-        cells = self._cells(instr, access, env)[2]
+        cells = self.cells(instr, access, env)[2]
         memory = self.buffers[access.buffer].memory
         for candidate in writes(earlier) if did == "writes" else reads(earlier):
             same = self.buffers[candidate.buffer].memory == memory
-            if same and np.intersect1d(cells, self._cells(earlier, candidate, earlier_env)[2]).size:
+            if same and np.intersect1d(cells, self.cells(earlier, candidate, earlier_env)[2]).size:
                 return candidate
         raise AssertionError(f"no operand of {earlier} shares bytes with {access}")
 

@@ -128,6 +128,25 @@ def random_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
     return feeds
 
 
+def uneven_feeds(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """As `random_feeds`, but rows of inputs and states have means, and are 64 to 1/256 times as large.
+
+    Shows what even numbers hide: a softmax that shifts by less than the row's maximum, a statistic of
+    another row, a mean that was not taken off, a lost epsilon.
+    """
+    feeds = random_feeds(graph, seed)
+    for value in graph.values:
+        if value.kind in ("input", "state") and value.type.dtype != "int32" and value.type.shape:
+            array = feeds[value.name]
+            rows = array.reshape(-1, array.shape[-1]).astype(np.float32)
+            place = np.arange(len(rows), dtype=np.float32)[:, None]
+            most = 64 if array.dtype.itemsize > 1 else 4  # the largest number of 8-bit floats is small
+            feeds[value.name] = (
+                ((rows + (place + 1) % 3) * most / 4 ** (place % 8)).reshape(array.shape).astype(array.dtype)
+            )
+    return feeds
+
+
 def _constants(graph: Graph) -> dict[str, Array]:
     """What the ops fix of their operands."""
     found: dict[str, Array] = {}

@@ -9,8 +9,10 @@ from compiler.errors import VerifyError
 RULES: dict[str, str] = {
     "accumulate-dtype": "a matmul that adds to its destination does so in fp32 or int32",
     "accumulator-bank": "what one matmul or transpose writes lies in one bank of a partition",
-    "alignment": "a buffer's slots start at multiples of its element size",
+    "alignment": "slots start at multiples of the element size of their buffer and of the operands in it",
+    "array-chain": "as many matmuls in a row add to the same sums as share passes by what they say",
     "array-dtype": "the array has a rate for the operand types, and both are equally wide",
+    "array-held": "a matmul that loads nothing finds its stationary tile in the array, as it is in memory",
     "buffer-bounds": "an operand stays inside one slot of its buffer for all loop counters",
     "buffer-overlap": "DRAM tensors that last for the whole program do not overlap",
     "buffer-size": "a buffer has at least one slot, and no negative size or address",
@@ -39,6 +41,7 @@ RULES: dict[str, str] = {
     "scalar-operand": "a scalar operand has one value on each partition of the source",
     "shape-mismatch": "the operands of an instruction agree in partitions and elements",
     "start-partition": "an engine's operand starts at 0, or at halves or quarters of the partitions if small",
+    "tensor-image": "a DRAM buffer holds all elements and copies of its tensor, and every output has one",
     "token-balance": "every token waited for is there at the start or produced",
     "token-count": "waits and signals name at least one token, channels start with at least 0",
     "unbound-variable": "an expression names only variables of enclosing loops",
@@ -46,6 +49,7 @@ RULES: dict[str, str] = {
     "undefined-channel": "a channel that is waited for or signalled exists",
     "undefined-memory": "the memory of a buffer exists in the architecture",
     "undefined-stream": "streams, and the ends of channels, are engines or queues of the architecture",
+    "uninitialised-read": "every byte that is read was written before, or is of an input, weight or state",
     "unknown-dtype": "element types are those of `compiler.ir.dtype`",
     "unknown-function": "functions and operations are those of `compiler.ir.functions`",
 }

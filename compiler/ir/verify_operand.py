@@ -153,6 +153,12 @@ def _check_bounds(place: Place, field: str, access: Access, buffer: Buffer) -> i
     size = SIZES.get(access.dtype)
     if size is None:
         place.fail("unknown-dtype", f"{field}: got {access.dtype!r}, want one of: {', '.join(SIZES)}")
+    if buffer.address % size or (buffer.slots > 1 and buffer.slot_bytes % size):
+        place.fail(
+            "alignment",
+            f"{field}: {access.dtype} in buffer {buffer.name!r} at {buffer.address}, slots of "
+            f"{buffer.slot_bytes} B: want multiples of {size}",
+        )
     low = high = access.offset.const
     free = 1
     for stride, count in access.dims:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 from arch_configs.spec import ArchSpec
+from compiler.ir.layout import ROW_MAJOR, has_copies
 from compiler.ir.races import check_races
 from compiler.ir.rules import RULES, RuleError
+from compiler.ir.run_rules import check_run
 from compiler.ir.verify_instr import check_instr
 from compiler.ir.verify_operand import SIZES, Place
-from compiler.isa import Buffer, Channel, Loop, Matmul, Node, Program, Transpose, walk
+from compiler.isa import Buffer, Channel, Instr, Loop, Matmul, Node, Program, Transpose, walk
 
-__all__ = ["RULES", "RuleError", "check_races", "program_macs", "verify_program"]
+__all__ = ["RULES", "RuleError", "check_races", "check_run", "program_macs", "verify_program"]
 
 MAX_CREDITS = 1 << 16  # tokens a loop may post without waiting for any; assumed: far beyond any buffering
 _LASTING = ("input", "weight", "table", "state", "output")  # kinds that live for the whole program
@@ -24,7 +26,7 @@ _LASTING = ("input", "weight", "table", "state", "output")  # kinds that live fo
 def verify_program(program: Program, arch: ArchSpec) -> None:
     """Raise RuleError (a VerifyError), naming the rule and the place, unless `program` is legal.
 
-    Not checked here: races and deadlock (`check_races`), numerics (`run_program`).
+    Not checked here: what needs every dynamic instruction (`check_run`), numerics (`run_program`).
     """
     check_buffers(program, arch)
     check_channels(program, arch)
@@ -69,6 +71,7 @@ def check_buffers(program: Program, arch: ArchSpec) -> None:
         check_capacity(where, buffer, arch)
         check_alignment(where, buffer)
     check_lasting(program)
+    check_tensors(program)
 
 
 def check_capacity(where: str, buffer: Buffer, arch: ArchSpec) -> None:
@@ -78,7 +81,7 @@ def check_capacity(where: str, buffer: Buffer, arch: ArchSpec) -> None:
         limit, have = max(0, spec.capacity - spec.reserved), 0
     else:
         limit, have = arch.partition_bytes(buffer.memory), arch.partitions(buffer.memory)
-    if buffer.partitions > have or (have and buffer.partitions < 1):
+    if not min(have, 1) <= buffer.partitions <= have:
         raise RuleError(
             "partition-limit", f"{where}: got {buffer.partitions} partitions, {buffer.memory!r} has {have}"
         )
@@ -120,6 +123,30 @@ def check_lasting(program: Program) -> None:
             )
 
 
+def check_tensors(program: Program) -> None:
+    """The DRAM buffer of a tensor holds its image: all elements, padding included, of all copies."""
+    shapes, layouts = dict(program.shapes), dict(program.layouts)
+    homes = set()
+    for buffer in program.buffers:
+        name = buffer.tensor or buffer.name
+        if buffer.partitions or name not in shapes:
+            continue
+        homes.add(name)
+        layout, shape = layouts.get(name, ROW_MAJOR), shapes[name]
+        stacked = has_copies(buffer.slots, layout, shape)
+        copies, shape = (shape[0], shape[1:]) if stacked else (1, shape)
+        need = layout.stored_elements(shape) * SIZES[buffer.dtype]
+        if need > buffer.slot_bytes or copies != buffer.slots:
+            raise RuleError(
+                "tensor-image",
+                f"program {program.name!r}, buffer {buffer.name!r}: got {buffer.slots} slots of "
+                f"{buffer.slot_bytes} B, want {copies} of {need} B for tensor {name!r}",
+            )
+    for name in program.outputs:
+        if name in shapes and name not in homes:
+            raise RuleError("tensor-image", f"program {program.name!r}: no DRAM buffer holds output {name!r}")
+
+
 # ---- channels and streams ------------------------------------------------------------------------
 
 
@@ -156,6 +183,7 @@ class _Streams:
         self.channels: dict[str, Channel] = {channel.name: channel for channel in program.channels}
         self.produced = dict.fromkeys(self.channels, 0)
         self.consumed = dict.fromkeys(self.channels, 0)
+        self.first_wait: dict[str, Instr] = {}
 
     def stream(self, name: str, nodes: tuple[Node, ...]) -> None:
         """Check one stream."""
@@ -179,6 +207,9 @@ class _Streams:
     def loop(self, loop: Loop, times: int) -> None:
         """A loop has a variable of its own and a count of at least 0; its body is checked once."""
         last = self.place.last
+        for instr, _ in walk(loop.body):  # what a message about the loop names
+            self.place.instr = instr
+            break
         if loop.var in last:
             self.place.fail("loop-variable", f"loop variable {loop.var!r} is used by an enclosing loop")
         if loop.count < 0:
@@ -214,6 +245,8 @@ class _Streams:
                 if count < 1:
                     place.fail("token-count", f"{verb} {count} of channel {name!r}, want >= 1")
                 total[name] += count * times
+                if side == "consumer":
+                    self.first_wait.setdefault(name, place.instr)
 
     def credits(self, loop: Loop) -> None:
         """R5: an outermost loop without any wait posts a bounded number of tokens."""
@@ -236,8 +269,10 @@ class _Streams:
         for channel in program.channels:
             have = channel.initial + self.produced[channel.name]
             if have < self.consumed[channel.name]:
+                first = self.first_wait[channel.name]
                 raise RuleError(
                     "token-balance",
                     f"program {program.name!r}, channel {channel.name!r}: {channel.consumer!r} waits for "
-                    f"{self.consumed[channel.name]} tokens, {channel.producer!r} gives {have}",
+                    f"{self.consumed[channel.name]} tokens (first {type(first).__name__}, op {first.op!r}), "
+                    f"{channel.producer!r} gives {have}",
                 )

@@ -17,7 +17,7 @@ from compiler import Infeasible, Program, compile_graph
 from compiler.ir.graph import Graph
 from compiler.ir.interpret import run_program
 from compiler.ir.reference import random_feeds, run_graph
-from compiler.ir.verify_program import check_races
+from compiler.ir.verify_program import check_run
 from eventsim import instances, simulate
 from tests.strategies import random_arch
 from workloads import build
@@ -76,7 +76,7 @@ def check(seed: int) -> str:
 def check_program(graph: Graph, program: Program, arch: ArchSpec, seed: int = 0) -> None:
     """Races, numerics in both orders, and folding, of a compiled program."""
     feeds = random_feeds(graph, seed)
-    check_races(program, arch)
+    check_run(program, arch)
     result = run_program(program, arch, feeds)
     compare(run_graph(graph, feeds), result, graph)
     folded = simulate(program, arch)

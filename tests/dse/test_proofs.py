@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from arch_configs import load_arch
+from compiler import compile_graph
 from compiler.ir.dtype import numpy_dtype
+from compiler.ir.rules import RULES
+from compiler.ir.text import print_program
+from compiler.isa import Loop, Matmul, Node, Program, Sync
 from dse.numerics import OpError, first_diverging, last_place, op_errors
 from dse.point import Point
 from dse.proofs import Proof, prove
-from dse.verify import Check, verify_point
+from dse.rule_checks import OF_THE_RUN, SUBJECTS, rule_checks
+from dse.verify import Check, _attributed, _conserved, verify_point
 from tests.dse.test_cli import dse
+from workloads import build
 
 LLAMA = Point("trn2", "llama-tiny:prefill,seq=33")
 
@@ -64,18 +73,75 @@ def test_nan_fails_and_is_null_in_json() -> None:
 
 def test_every_check_is_listed_with_what_it_looked_at() -> None:
     found = verify_point(LLAMA)
-    assert [item.name for item in found[:3]] == [
-        "graph",
-        "graph after passes",
-        "program: memories, operands, limits, channels",
-    ]
-    assert {"races", "deadlock", "audit of the simulation", "numbers"} <= {item.name for item in found}
+    names = {item.name for item in found}
+    assert [item.name for item in found[:2]] == ["graph", "graph after passes"]
+    assert set(RULES) | {"deadlock"} == set(SUBJECTS) | set(OF_THE_RUN) == {i.name for i in found if i.rule}
+    assert {"work: MACs of each op", "audit of the simulation", "numbers", "numbers of uneven sizes"} <= names
     assert all(item.passed and item.looked_at for item in found)
 
 
+def checks_of(program: Program) -> dict[str, Check]:
+    return {item.name: item for item in rule_checks(program, load_arch("trn2"))}
+
+
+def test_counts_are_those_of_the_text_and_what_is_behind_a_broken_rule_is_left_out() -> None:
+    program = compile_graph(build("softmax:rows=300,cols=48"), load_arch("trn2"))
+    text, found = print_program(program), checks_of(program)
+    instructions = len(re.findall(r"^ +[A-Z]", text, re.M))
+    waits = sum(len(tokens.split(",")) for tokens in re.findall(r"wait\(([^)]*)\)", text))
+    assert found["engine-op"].looked_at == f"{instructions} instructions"
+    assert found["channel-consumer"].looked_at == f"{waits} waits"
+    assert found["loop-count"].looked_at == f"{len(re.findall('^ *loop ', text, re.M))} loops"
+    assert found["buffer-size"].looked_at == f"{len(re.findall('^buffer ', text, re.M))} buffers"
+    far = tuple(replace(b, address=1 << 40) if b.partitions else b for b in program.buffers)
+    found = checks_of(replace(program, buffers=far))
+    assert found["memory-capacity"].passed is False
+    assert "ends at byte" in found["memory-capacity"].found
+    assert found["buffer-size"].passed is None
+    assert found["buffer-size"].looked_at.endswith("left out, as memory-capacity is broken")
+
+
+def test_a_deadlock_is_a_broken_rule() -> None:
+    program = compile_graph(build("softmax:rows=300,cols=48"), load_arch("trn2"))
+    late = next(c for c in program.channels if c.initial)
+    reverse = {name: (*nodes, Sync(signals=((late.name, late.initial),))) for name, nodes in program.streams}
+    streams = tuple((n, reverse[n] if n == late.producer else nodes) for n, nodes in program.streams)
+    channels = tuple(replace(c, initial=0) if c is late else c for c in program.channels)
+    found = checks_of(replace(program, streams=streams, channels=channels))
+    assert found["token-balance"].passed
+    assert found["deadlock"].passed is False
+    assert "op 'y'" in found["deadlock"].found
+    assert found["race"].passed is None
+
+
+def test_a_lost_matmul_and_a_strange_op_are_found() -> None:
+    graph, arch = build("gemm:m=64,k=256,n=64"), load_arch("trn2")
+    program = compile_graph(graph, arch)
+    assert _conserved(graph, program).passed
+    assert _attributed(graph, program).passed
+
+    def changed(**fields: object) -> Program:
+        def inside(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+            return tuple(
+                replace(node, body=inside(node.body))
+                if isinstance(node, Loop)
+                else replace(node, **fields)  # type: ignore[arg-type]
+                if isinstance(node, Matmul)
+                else node
+                for node in nodes
+            )
+
+        return replace(program, streams=tuple((name, inside(nodes)) for name, nodes in program.streams))
+
+    assert _conserved(graph, changed(model=False)).passed is False
+    assert _attributed(graph, changed(op="nobody")).found == "not in the graph: nobody"
+
+
 def test_a_check_that_is_left_out_says_why() -> None:
-    found = {item.name: item for item in verify_point(Point("trn2", "llama3-8b:decode,layers=2"))}
-    assert found["races"].passed is None or found["numbers"].passed is not None
+    found = {item.name: item for item in verify_point(Point("trn2", "gemm:m=2048,k=2048,n=1024"))}
+    assert found["race"].passed
+    assert found["numbers"].passed is None
+    assert found["numbers of uneven sizes"].passed is None
     for item in found.values():
         assert (item.passed is None) == ("left out" in item.looked_at)
 

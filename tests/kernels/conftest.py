@@ -12,8 +12,8 @@ from arch_configs import ArchSpec, load_arch
 from compiler import CompileOptions, Infeasible, Program, compile_graph
 from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ir.interpret import run_graph, run_program
-from compiler.ir.races import check_races
 from compiler.ir.reference import random_feeds
+from compiler.ir.run_rules import check_run
 from compiler.isa import undivided
 from compiler.ops.base import Op
 from eventsim import instances, simulate
@@ -55,7 +55,7 @@ def agrees(graph: Graph, arch: ArchSpec, options: CompileOptions | None = None) 
             scale = float(np.abs(expected).max()) + 1e-9
             error = float(np.abs(got[name].astype(np.float32) - expected).max()) / scale
             assert error <= TOLERANCE[types[name]], f"{arch.name}: {name}: error {error}"
-    check_races(program, arch)
+    check_run(program, arch)
     return program
 
 
