@@ -62,8 +62,8 @@ def colour(index: int) -> str:
 
 
 def marker(index: int) -> str:
-    """Marker of the n-th series."""
-    return MARKERS[index % len(MARKERS)]
+    """Marker of the n-th series; another one than in the round of colours before."""
+    return MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
 
 
 def log_ticks(axis: Axis, decades: float, most: float) -> None:

@@ -175,7 +175,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("loop-count", "below 0", looped(
         lambda loop: True, lambda loop: replace(loop, count=-1), lambda loop: f"loop {loop.var!r}")),
     Mutation("loop-share", "more than all", looped(
-        lambda loop: True, lambda loop: replace(loop, share=loop.count + 1), lambda loop: f"loop {loop.var!r}")),
+        lambda loop: True, lambda loop: replace(loop, share=loop.count + 1),
+        lambda loop: f"loop {loop.var!r}")),
     Mutation("loop-variable", "a loop in itself", looped(
         lambda loop: True, lambda loop: replace(loop, body=(loop,)),
         lambda loop: f"loop variable {loop.var!r}")),
