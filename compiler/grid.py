@@ -17,7 +17,7 @@ from compiler.decisions import Decision
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import TensorType
 from compiler.ir.layout import Layout
-from compiler.isa import Affine
+from compiler.isa import Affine, Loop, Node, Program
 from compiler.kernels.site import Port, Site
 from compiler.ops.base import Cut, Op, Span
 
@@ -283,3 +283,15 @@ def _stored(layout: Layout, axis: int) -> tuple[int, int]:
     expanded = axis + sum(split < axis for split, _ in layout.splits)
     position = layout.order.index(expanded) if layout.order else expanded
     return position, dict(layout.splits).get(axis, 1)
+
+
+def undivided(program: Program) -> Program:
+    """The program with the pieces of a grid all on one core: what its streams order, they order there too."""
+
+    def whole(node: Node) -> Node:
+        if not isinstance(node, Loop):
+            return node
+        return replace(node, share=None, body=tuple(map(whole, node.body)))
+
+    streams = tuple((name, tuple(map(whole, nodes))) for name, nodes in program.streams)
+    return replace(program, streams=streams)

@@ -9,7 +9,7 @@ order, so timing does not depend on who is simulated first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.ir.dtype import dtype_bytes
 from compiler.ir.layout import Layout
@@ -352,18 +352,6 @@ class Program:
     def buffer_map(self) -> dict[str, Buffer]:
         """Buffers by name."""
         return {buffer.name: buffer for buffer in self.buffers}
-
-
-def undivided(program: Program) -> Program:
-    """The program with the pieces of a grid all on one core: what its streams order, they order there too."""
-
-    def whole(node: Node) -> Node:
-        if not isinstance(node, Loop):
-            return node
-        return replace(node, share=None, body=tuple(map(whole, node.body)))
-
-    streams = tuple((name, tuple(map(whole, nodes))) for name, nodes in program.streams)
-    return replace(program, streams=streams)
 
 
 OPERAND_FIELDS = (

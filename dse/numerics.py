@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler import compile_fused, compile_graph, optimise
+from compiler.grid import undivided
 from compiler.ir.dtype import numpy_dtype
 from compiler.ir.graph import Graph, Repeat
 from compiler.ir.interpret import run_graph, run_program
 from compiler.ir.reference import Array, random_feeds, uneven_feeds
-from compiler.isa import undivided
 from dse.costs import LawCost
 from dse.errors import SpaceError
 from dse.evaluation import check_dram, matrix_dtype, resolve

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from compiler.builder import Builder, Tensor
 from compiler.isa import Affine
 from compiler.kernels.flash import MASKED, Masked
-from compiler.ops.attention import Sight
+from compiler.ops.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import pytest
 from arch_configs import ArchSpec, load_arch
 from compiler import compile_graph
 from compiler import grid as grid_module
-from compiler.grid import pieces
+from compiler.grid import pieces, undivided
 from compiler.ir.graph import TensorType
-from compiler.isa import Dma, Loop, Matmul, Node, Program, undivided, walk
+from compiler.isa import Dma, Loop, Matmul, Node, Program, walk
 from compiler.ops import (
     Attention,
     Binary,

@@ -10,11 +10,11 @@ import pytest
 
 from arch_configs import ArchSpec, load_arch
 from compiler import CompileOptions, Infeasible, Program, compile_graph
+from compiler.grid import undivided
 from compiler.ir.graph import Graph, Node, TensorType, Value
 from compiler.ir.interpret import run_graph, run_program
 from compiler.ir.reference import random_feeds
 from compiler.ir.run_rules import check_run
-from compiler.isa import undivided
 from compiler.ops.base import Op
 from eventsim import instances, simulate
 from tests.strategies import random_arch

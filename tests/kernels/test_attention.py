@@ -11,7 +11,7 @@ from compiler.ir.graph import Graph
 from compiler.isa import Dma
 from compiler.isa import walk as instructions
 from compiler.ops import Attention, DecodeAttention, Rope
-from compiler.ops.attention import Sight
+from compiler.ops.sight import Sight
 from tests.kernels.conftest import agrees, one_op
 
 
