@@ -11,7 +11,7 @@ from importlib.metadata import version
 DIGEST_CHARS = 16  # 64 bits: for a million points the chance of a collision is below 1e-7
 MODEL_ROOTS = ("arch_configs", "compiler", "eventsim", "workloads")
 # Modules of dse that can change a record.
-MODEL_MODULES = ("costs", "custom", "evaluation", "result", "roles", "roofline", "summary")
+MODEL_MODULES = ("costs", "custom", "evaluation", "extrapolation", "result", "roles", "roofline", "summary")
 ENGINE_PACKAGES = ("simpy",)  # third parties whose rules the result follows
 
 
