@@ -22,6 +22,7 @@ from dse.custom import with_kernels
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
 from dse.extrapolation import extrapolated
+from dse.label import label
 from dse.point import Option, Point
 from dse.result import Record, empty_record, error_reason, point_record, shortfall_reason
 from dse.roles import by_name, load_with_roles
@@ -73,6 +74,7 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
         bound = trace = None
         message = f"{mistake}\na mistake of accel-dse, not of the point: please report it"
         result["reason"] = error_reason(type(mistake).__name__, message)
+    result["accuracy"] = label(result, arch)
     result["provenance"] = provenance(time.perf_counter() - begun)
     return result, bound, trace
 

@@ -29,11 +29,16 @@ def validate(
     jobs: Jobs = 0,
     json: JsonOut = None,
     no_cache: NoCache = False,
+    write_bands: Annotated[
+        bool, typer.Option("--write-bands", help="Keep the errors for the labels of records; all suites.")
+    ] = False,
 ) -> None:
     """Predict published measurements and say how far off that is, by device, op and regime."""
     from dse.validating import show_validation
 
-    show_validation(suites, out, json, evaluator(no_cache), worker_count(jobs))
+    if write_bands and suites:
+        fail(["--write-bands: got --suite too, want all suites: the bands replace those there were"])
+    show_validation(suites, out, json, evaluator(no_cache), worker_count(jobs), write_bands=write_bands)
 
 
 def calibrate(

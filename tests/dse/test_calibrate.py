@@ -175,6 +175,18 @@ def test_bounds_of_ones_own_hold(rows: list[Measured]) -> None:
     assert found.unseen.name == "leave-one-out"
 
 
+def test_held_out_error_improves_on_published_rows() -> None:
+    """Elementwise ops and norms of one GPU, every fourth row: small and quick."""
+    every = load_measured(SUITES / "gpu-operators.csv")
+    heads = ("elementwise", "rmsnorm", "rope", "softmax")
+    chosen = [row for row in every if row.arch == "a100-sxm4-80gb" and row.workload.startswith(heads)][::4]
+    found = calibrate(chosen, Request("a100-sxm4-80gb", jobs=2))
+    assert found.unseen.name == "held-out rows"
+    assert found.unseen.after.count >= 10
+    assert found.unseen.after.mean_abs < found.unseen.before.mean_abs - 0.02
+    assert found.unseen.after.median_abs < found.unseen.before.median_abs
+
+
 # ---- the command ----------------------------------------------------------------------------------
 
 
