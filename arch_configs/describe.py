@@ -82,7 +82,7 @@ def _value(value: object, units: Mapping[str, int] | None) -> Json:
         return value.numerator if value.denominator == 1 else str(value)
     if units is not None and isinstance(value, int):
         return format_quantity(value, units)
-    assert isinstance(value, (bool, int, str)), value
+    assert isinstance(value, (bool, int, float, str)), value
     return value
 
 

@@ -57,6 +57,27 @@ def load_arch(source: str, overrides: Mapping[str, str] | None = None) -> ArchSp
     return _build(tree, overrides)
 
 
+def lineage(source: str) -> tuple[str, ...]:
+    """Name of the architecture `source` and of all that it extends, nearest first. Raises: as `load_arch`."""
+    try:
+        first = _find(source, Path(), source)
+        files, _ = _chain(first, _read(first))
+    except DocumentError as error:
+        raise ArchError(error.problems) from error
+    return tuple(Path(file.label).stem for file in files)
+
+
+def read_tree(source: str) -> tuple[Entry, dict[str, str]]:
+    """What `source` says with all that it extends, each value with its place; and the text of each file.
+
+    Raises: DocumentError.
+    """
+    first = _find(source, Path(), source)
+    files, layers = _chain(first, _read(first))
+    texts = {file.label: file.path.read_text(encoding="utf-8") for file in files}
+    return _merged(layers), texts
+
+
 def load_arch_text(text: str, overrides: Mapping[str, str] | None = None, *, label: str = "text") -> ArchSpec:
     """Read an architecture from YAML text; `label` stands for the file in messages and for `extends`.
 
@@ -103,6 +124,19 @@ class _File:
 
 def _resolve(first: _File, layer: Entry) -> Entry:
     """The tree of the file `first` with content `layer`, merged over all that it extends."""
+    return _merged(_chain(first, layer)[1])
+
+
+def _merged(layers: list[Entry]) -> Entry:
+    """The layers laid over each other, the first on top."""
+    tree = layers.pop()
+    while layers:
+        tree = _merge(tree, layers.pop())
+    return tree
+
+
+def _chain(first: _File, layer: Entry) -> tuple[list[_File], list[Entry]]:
+    """The file `first` with content `layer`, then what it extends, and so on; contents without headers."""
     chain, layers = [first], [layer]
     while (base := _header(layers[-1])) is not None:
         chain.append(_base(base, chain))
@@ -112,10 +146,7 @@ def _resolve(first: _File, layer: Entry) -> Entry:
         layer.value.pop("name", None)
         layer.value.pop("description", None)
         layers.append(layer)
-    tree = layers.pop()
-    while layers:
-        tree = _merge(tree, layers.pop())
-    return tree
+    return chain, layers
 
 
 def _header(layer: Entry) -> Entry | None:

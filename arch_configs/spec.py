@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from arch_configs.fitted import CalibrationSpec
 from arch_configs.rules import Outline, Problem, RuleError, outline_problems
 from arch_configs.units import Bytes, BytesPerSecond, Hertz, Picoseconds
 
@@ -248,6 +249,7 @@ class ArchSpec(Spec):
     mesh: MeshSpec | None = None
     grid: GridSpec | None = None  # default: a run uses one core
     launch_overhead: Picoseconds = 0  # host or runtime gap in front of each run
+    calibration: CalibrationSpec | None = None  # what fitted values were fitted to
 
     @model_validator(mode="after")
     def _rules_hold(self) -> ArchSpec:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from dse.digest import canonical_json
 from dse.evaluation import evaluate, point_id
+from dse.label import label
 from dse.point import Point
 from dse.result import Record, parse_record, point_record
+from dse.roles import load_with_roles
 from dse.store import write_text
 
 
@@ -38,6 +40,7 @@ class CachedEvaluate:
         found = _read(file)
         if found is not None:
             found["point"] = point_record(point)  # the same values, perhaps spelt otherwise
+            found["accuracy"] = label(found, load_with_roles(point.arch, dict(point.overrides)))
             return found
         record = evaluate(point)
         if record["status"] == "error":

@@ -12,7 +12,9 @@ import typer
 
 from dse.about import show_version
 from dse.alive import Checking, alive
-from dse.outputs import file_problem, folder_problem, write_each, writing
+from dse.commands.measurements import calibrate, validate
+from dse.commands.programs import compile_command, import_command, kernel
+from dse.outputs import folder_problem, write_each, writing
 from dse.terminal import (
     EXIT_OF,
     INFEASIBLE,
@@ -30,16 +32,13 @@ from dse.terminal import (
     Sets,
     SweepOut,
     TraceOut,
-    ValidationOut,
     WorkloadText,
     check_outputs,
     console,
     emit,
     evaluator,
     fail,
-    infeasible_exits,
     make_point,
-    pairs,
     read_record,
     user_errors,
     with_kernels,
@@ -278,90 +277,9 @@ def diff(
         emit(data, json, diff_view(inputs, results, ops))
 
 
-@app.command(name="compile")
-def compile_command(
-    arch: Arch,
-    workload: WorkloadText,
-    sets: Sets = [],  # noqa: B006
-    options: Options = [],  # noqa: B006
-    kernels: Kernels = [],  # noqa: B006
-    dump: Annotated[
-        str, typer.Option(help="graph | fused | decisions | tiles | program | memory.")
-    ] = "program",
-    numerics: Annotated[bool, typer.Option("--numerics", help="Execute it; errors of ops, outputs.")] = False,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify", help="Run every check and list them: one line a rule, with what it looked at."
-        ),
-    ] = False,
-    report: ReportOut = None,
-    json: JsonOut = None,
-) -> None:
-    """Compile only, and show what came of it."""
-    from dse.dump import DUMPS, dump_point
-    from dse.errors import nearest
-
-    if dump not in DUMPS:
-        fail([f"--dump: got {dump!r}, want one of {', '.join(DUMPS)}{nearest(dump, DUMPS)}"])
-    point = make_point(arch, workload, sets, with_kernels(options, kernels), "event", 0)
-    if report is not None and not numerics:
-        fail(["--report: got no --numerics, want both: the report is of the errors of each op"])
-    if numerics or verify:
-        from dse.proving import show_proof
-
-        show_proof(point, json, report, numerics=numerics, verify=verify)
-    with user_errors(), infeasible_exits(), alive(f"{workload} on {arch}"):
-        text = dump_point(point, dump)
-        emit({"dump": dump, "text": text}, json, None)
-    if json != "-":
-        typer.echo(text)
-
-
-@app.command()
-def kernel(
-    target: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="A function under @kernel(...).")],
-    arch: Arch,
-    shapes: Annotated[
-        list[str], typer.Option("--shape", help="A size or parameter, e.g. --shape m=4096. Repeatable.")
-    ] = [],  # noqa: B006
-    dtype: Annotated[str | None, typer.Option(help="Element type, in place of the kernel's.")] = None,
-    sets: Sets = [],  # noqa: B006
-    json: JsonOut = None,
-) -> None:
-    """Time a kernel of your own and check its numbers."""
-    from dataclasses import asdict
-
-    from dse.kernel import kernel_view, parse_sizes, time_kernel
-    from dse.kernel_files import load_kernel
-    from dse.roles import load_with_roles
-
-    with user_errors(), infeasible_exits(f"{target}: "):
-        sizes = parse_sizes(pairs(shapes, "--shape"))
-        spec = load_with_roles(arch, dict(pairs(sets, "--set")))
-        with alive(f"{target} on {arch}"):
-            report = time_kernel(load_kernel(target), spec, sizes, dtype)
-        emit({**asdict(report), "passed": report.passed}, json, kernel_view(report))
-    raise typer.Exit(OK if report.passed else PARTIAL)
-
-
-@app.command(name="import")
-def import_command(
-    source: Annotated[str, typer.Argument(help="torch")],
-    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="Returns (module, args).")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="A .json.gz (graph only) or a .pt2.")],
-    dtype: Annotated[
-        str, typer.Option(help="fp32 | bf16 | fp16: of parameters, unless the model says.")
-    ] = "fp32",
-) -> None:
-    """Export a model of yours to a file that every command takes as a workload."""
-    from dse.importing import import_torch
-
-    if source != "torch":
-        fail([f"import: got {source!r}, want torch; other files (.onnx, .mlir, config.json) need no import"])
-    check_outputs(file_problem("--out", str(out)))
-    with user_errors():
-        typer.echo(import_torch(target, out, dtype))
+app.command(name="compile")(compile_command)
+app.command()(kernel)
+app.command(name="import")(import_command)
 
 
 @app.command()
@@ -388,20 +306,8 @@ def check(
         fail(problems)
 
 
-@app.command()
-def validate(
-    suites: Annotated[
-        list[str], typer.Option("--suite", help="dse list suites, or a CSV of your own. Repeatable.")
-    ] = [],  # noqa: B006
-    out: ValidationOut = None,
-    jobs: Jobs = 0,
-    json: JsonOut = None,
-    no_cache: NoCache = False,
-) -> None:
-    """Predict published measurements and say how far off that is, by device, op and regime."""
-    from dse.validating import show_validation
-
-    show_validation(suites, out, json, evaluator(no_cache), worker_count(jobs))
+app.command()(validate)
+app.command()(calibrate)
 
 
 @app.command(name="list")

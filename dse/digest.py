@@ -10,8 +10,8 @@ from importlib.metadata import version
 
 DIGEST_CHARS = 16  # 64 bits: for a million points the chance of a collision is below 1e-7
 MODEL_ROOTS = ("arch_configs", "compiler", "eventsim", "workloads")
-# Modules of dse that can change a record.
-MODEL_MODULES = ("costs", "custom", "evaluation", "result", "roles", "roofline", "summary")
+# Modules of dse that can change a record, but for its label, which is made anew when it is read.
+MODEL_MODULES = ("costs", "custom", "evaluation", "extrapolation", "result", "roles", "roofline", "summary")
 ENGINE_PACKAGES = ("simpy",)  # third parties whose rules the result follows
 
 

@@ -21,6 +21,8 @@ from dse.costs import LawCost
 from dse.custom import with_kernels
 from dse.digest import digest_json, digest_value, model_digest
 from dse.errors import SpaceError, did_you_mean
+from dse.extrapolation import extrapolated
+from dse.label import label
 from dse.point import Option, Point
 from dse.result import Record, empty_record, error_reason, point_record, shortfall_reason
 from dse.roles import by_name, load_with_roles
@@ -72,6 +74,7 @@ def evaluate_traced(point: Point) -> tuple[Record, BoundProgram | None, Trace | 
         bound = trace = None
         message = f"{mistake}\na mistake of accel-dse, not of the point: please report it"
         result["reason"] = error_reason(type(mistake).__name__, message)
+    result["accuracy"] = label(result, arch)
     result["provenance"] = provenance(time.perf_counter() - begun)
     return result, bound, trace
 
@@ -232,7 +235,7 @@ def _fill_simulated(
     result["audit"] = summary.audit(
         bound, trace, graph, fused=fused, array=array, bounds=bounds, serial=serial
     )
-    result["warnings"] = _warnings(result)
+    result["warnings"] = _warnings(result) + extrapolated(result, arch.calibration)
 
 
 def _fill_time(result: Record, graph: Graph, arch: ArchSpec, time_ps: int) -> None:

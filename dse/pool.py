@@ -73,6 +73,13 @@ def _end_with(sentinel: int) -> None:
     os._exit(1)
 
 
+def process_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes from a fork server that has our modules loaded; they end with this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+
+
 class WorkerPool:
     """Evaluates points in `jobs` processes and yields records as they come.
 
@@ -86,13 +93,11 @@ class WorkerPool:
         self._evaluate = evaluate
         self._jobs = jobs
         self._timeout_s = timeout_s
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
         self._others = {child.pid for child in multiprocessing.active_children()}
 
     def run(self, tasks: Iterator[Task]) -> Generator[tuple[int, Record], None, None]:
         """Records of all tasks in order of completion. Closing the iterator stops the workers."""
-        executor = self._executor(self._jobs)
+        executor = process_pool(self._jobs)
         flying: dict[Future[Record], Task] = {}
         try:
             while self._fill(executor, flying, tasks):
@@ -106,7 +111,7 @@ class WorkerPool:
                     executor.shutdown(wait=True)
                     for task in suspects:
                         yield task[0], self._alone(task)
-                    executor = self._executor(self._jobs)
+                    executor = process_pool(self._jobs)
         finally:
             self._stop(executor, is_idle=not flying)
 
@@ -128,15 +133,12 @@ class WorkerPool:
 
     def _alone(self, task: Task) -> Record:
         """Run one suspect in a process of its own."""
-        with self._executor(1) as executor:
+        with process_pool(1) as executor:
             try:
                 return executor.submit(guarded, self._evaluate, task[1], self._timeout_s).result()
             except BrokenProcessPool:
                 message = "the worker process died (killed, or out of memory); run it alone with dse run"
                 return error_record(task[1], "killed", message)
-
-    def _executor(self, jobs: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(jobs, mp_context=self._context, initializer=_start_worker)
 
     def _stop(self, executor: ProcessPoolExecutor, *, is_idle: bool) -> None:
         """End the workers; ones that are still at work are not waited for."""

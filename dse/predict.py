@@ -52,7 +52,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class Timed:
     """What a row can ask for, of a record or of a kernel."""
 
     time_ps: int  # with the launch
@@ -93,7 +93,7 @@ def _of_record(row: Measured, record: Record) -> Prediction:
         return Prediction(row, record["status"], reason=text)
     arch = load_with_roles(row.arch, dict(row.overrides))
     bounds = record["bounds"]
-    timed = _Timed(
+    timed = Timed(
         time_ps=record["time_ps"] or 0,
         launch_ps=max((engine["wait_ps"].get(LAUNCH, 0) for engine in record["engines"].values()), default=0),
         compute_ps=bounds["compute_ps"] if bounds else 0,
@@ -103,7 +103,7 @@ def _of_record(row: Measured, record: Record) -> Prediction:
         flops=record["flops_model"] or 0,
         throughput=record["throughput"],
     )
-    return _prediction(row, timed, arch)
+    return prediction(row, timed, arch)
 
 
 def _of_kernel(row: Measured) -> Prediction:
@@ -118,12 +118,12 @@ def _of_kernel(row: Measured) -> Prediction:
         return Prediction(row, "infeasible", reason=str(problem))
     except (ArchError, CompileError, SpaceError) as problem:
         return Prediction(row, "error", reason=str(problem))
-    return _prediction(row, _timed_kernel(report), arch)
+    return prediction(row, _timed_kernel(report), arch)
 
 
-def _timed_kernel(report: KernelReport) -> _Timed:
+def _timed_kernel(report: KernelReport) -> Timed:
     time_ps = report.time_ps + report.launch_ps
-    return _Timed(
+    return Timed(
         time_ps=time_ps,
         launch_ps=report.launch_ps,
         compute_ps=0,
@@ -135,7 +135,8 @@ def _timed_kernel(report: KernelReport) -> _Timed:
     )
 
 
-def _prediction(row: Measured, timed: _Timed, arch: ArchSpec) -> Prediction:
+def prediction(row: Measured, timed: Timed, arch: ArchSpec) -> Prediction:
+    """What the row's metric and unit make of a run."""
     try:
         duration = _duration_ps(row, timed)
         value = _in_unit(row, timed, arch, duration)
@@ -146,7 +147,7 @@ def _prediction(row: Measured, timed: _Timed, arch: ArchSpec) -> Prediction:
     return Prediction(row, "ok", value, duration, least, _regime(timed))
 
 
-def _duration_ps(row: Measured, timed: _Timed) -> int:
+def _duration_ps(row: Measured, timed: Timed) -> int:
     """What the row's metric asks for. Raises ValueError if there is no such thing."""
     if row.engine is None:
         return timed.time_ps - (timed.launch_ps if row.metric == "kernel" else 0)
@@ -155,7 +156,7 @@ def _duration_ps(row: Measured, timed: _Timed) -> int:
     return timed.busy_ps[row.engine]
 
 
-def _in_unit(row: Measured, timed: _Timed, arch: ArchSpec, duration_ps: int) -> float:
+def _in_unit(row: Measured, timed: Timed, arch: ArchSpec, duration_ps: int) -> float:
     """A duration as the row's unit expresses it. Raises ValueError if it cannot, or is zero."""
     if duration_ps <= 0:
         raise ValueError(f"{row.metric}: got no time at all, want some")
@@ -175,7 +176,7 @@ def _in_unit(row: Measured, timed: _Timed, arch: ArchSpec, duration_ps: int) -> 
     return timed.throughput[name] * timed.time_ps / PS_PER_S / seconds
 
 
-def _regime(timed: _Timed) -> Regime:
+def _regime(timed: Timed) -> Regime:
     """The launch where it is over half of a run; else the larger lower bound, of DRAM or of the array."""
     if 2 * timed.launch_ps > timed.time_ps:
         return "launch-bound"

@@ -12,13 +12,22 @@ from rich.text import Text
 
 from dse.diff import Change, OpChange
 from dse.explain import WORTHWHILE, Explanation
-from dse.result import DEFINITIONS, EngineRecord, PathRecord, Record, busiest_engine, op_cost_ps
+from dse.result import (
+    DEFINITIONS,
+    AccuracyRecord,
+    EngineRecord,
+    PathRecord,
+    Record,
+    busiest_engine,
+    op_cost_ps,
+)
 from dse.store import Cell
 
 if TYPE_CHECKING:
     from dse.numerics import OutputError
 
 TOP_OPS = 12
+MOST_KINDS, LEAST_SHARE = 4, 0.02  # of the line about expected errors
 _TIMES = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))
 _SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _RATES = (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3))
@@ -83,8 +92,22 @@ def record_view(record: Record) -> RenderableType:
     failed = [name for name, passed in record["audit"].items() if not passed]
     verdict = "all pass" if not failed else f"FAILED: {', '.join(failed)}"
     parts.append(Text(f"audit: {len(record['audit'])} checks, {verdict}", style="red" if failed else "green"))
+    parts.append(Text(accuracy_line(record)))
     parts += [Text(f"warning: {line}", style="yellow") for line in record["warnings"]]
     return Group(*parts)
+
+
+def accuracy_line(record: Record) -> str:
+    """What error to expect: of the whole run if such runs were measured, and of the dearest kinds of op."""
+    shown = [entry for entry in record["accuracy"] if entry["share"] >= LEAST_SHARE][:MOST_KINDS]
+    return f"expected error: {'; '.join(map(_expected, shown)) or 'not known'}"
+
+
+def _expected(entry: AccuracyRecord) -> str:
+    if entry["error"] is None:
+        return f"{entry['op']}: no measured rows, constants {entry['constants']}"
+    where = f"{entry['rows']} rows on {entry['on']}"
+    return f"{entry['op']} ±{entry['error']:.0%} ({where}, constants {entry['constants']})"
 
 
 def _headline(record: Record) -> Text:

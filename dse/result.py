@@ -18,7 +18,7 @@ from dse.point import Option, Point, fidelity
 if TYPE_CHECKING:
     from compiler.errors import Shortfall
 
-SCHEMA = "accel-dse/record/2"
+SCHEMA = "accel-dse/record/3"
 
 _CLOSED = ConfigDict(extra="forbid", strict=True)
 
@@ -140,6 +140,18 @@ class EnergyRecord(TypedDict):
 
 
 @with_config(_CLOSED)
+class AccuracyRecord(TypedDict):
+    """What to expect of one kind of op, or of the whole run."""
+
+    op: str
+    share: float  # of the cost of all ops
+    constants: Literal["calibrated", "documented", "assumed"]  # what sets its time in the architecture
+    error: float | None  # mean absolute error of measured rows; null where there are none
+    rows: int
+    on: str  # device of those rows
+
+
+@with_config(_CLOSED)
 class Record(TypedDict):
     """Result of one point."""
 
@@ -173,6 +185,7 @@ class Record(TypedDict):
         str, str | int | float
     ]  # what its builder says of it: tokens, cache bytes, loads of experts
     audit: dict[str, bool]
+    accuracy: list[AccuracyRecord]
     warnings: list[str]
     provenance: dict[str, str | int | float | None]
 
@@ -251,6 +264,7 @@ def empty_record(point: Point, model: str) -> Record:
         "throughput": {},
         "workload": {},
         "audit": {},
+        "accuracy": [],
         "warnings": [],
         "provenance": {},
     }

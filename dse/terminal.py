@@ -52,6 +52,15 @@ def _sweep_folder(target: Path | None) -> Path | None:
     return target
 
 
+def _arch_file(target: Path | None) -> Path | None:
+    if target is not None:
+        wrong = (
+            None if target.suffix in (".yaml", ".yml") else f"--out {str(target)!r}: got no .yaml, want one"
+        )
+        check_outputs(wrong or file_problem("--out", str(target)))
+    return target
+
+
 def check_outputs(*problems: str | None) -> None:
     """Leave with exit code 2 if one of `problems` is a line."""
     found = [problem for problem in problems if problem is not None]
@@ -98,6 +107,10 @@ SweepOut = Annotated[
 ValidationOut = Annotated[
     Path | None,
     typer.Option("-o", "--out", callback=_sweep_folder, help="Write a report here: HTML, PNG, CSV."),
+]
+ArchOut = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", callback=_arch_file, metavar="FILE.yaml", help="Write the architecture."),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not read or write ~/.cache/accel-dse.")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=0, help="Worker processes; 0: one per core.")]

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 
 from dse.accuracy import Accuracy, accuracy_of_groups
+from dse.bands import Band, workload_name
 from dse.errors import SpaceError, did_you_mean
 from dse.measured import Measured, load_measured
 from dse.predict import Prediction
@@ -234,3 +236,27 @@ def line_cells(line: Line) -> dict[str, Cell]:
         "within_25_pct": 100 * found.within_25,
         "roofline_mean_abs_pct": None if line.roofline is None else 100 * line.roofline,
     }
+
+
+def bands_of(predictions: Iterable[Prediction]) -> list[Band]:
+    """Bands of predictions on silicon; closed forms and rows that something was fitted to are left out."""
+    groups: dict[tuple[str, str], list[Prediction]] = defaultdict(list)
+    for item in predictions:
+        if item.ratio is not None and not item.row.fitted and item.row.conditions != "computed":
+            groups[device_of(item.row), item.row.op].append(item)
+    return [_band(device, op, items) for (device, op), items in sorted(groups.items())]
+
+
+def _band(device: str, op: str, items: Sequence[Prediction]) -> Band:
+    errors = [(item.ratio or 1.0) - 1 for item in items]
+    sizes = [abs(error) for error in errors]
+    names = sorted({workload_name(item.row.workload) for item in items if not item.row.is_kernel})
+    return Band(
+        device=device,
+        op=op,
+        rows=len(items),
+        mean_abs=round(fmean(sizes), 4),
+        median_abs=round(median(sizes), 4),
+        bias=round(fmean(errors), 4),
+        workloads=tuple(name for name in names if "/" not in name),
+    )

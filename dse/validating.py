@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,15 +14,18 @@ from rich.console import Group
 from rich.table import Table
 
 from dse.alive import alive
+from dse.bands import FILE, bands_text
 from dse.outputs import write_each, writing
 from dse.pool import Evaluate
 from dse.predict import points_of, predict
 from dse.progress import Bar, Lines
+from dse.store import write_text
 from dse.terminal import OK, PARTIAL, console, emit, user_errors
 from dse.validate import (
     ALL,
     Unmapped,
     Validation,
+    bands_of,
     device_of,
     line_cells,
     load_suites,
@@ -35,7 +39,13 @@ WORST = 10
 
 
 def show_validation(
-    names: Sequence[str], folder: Path | None, json: str | None, evaluate: Evaluate, jobs: int
+    names: Sequence[str],
+    folder: Path | None,
+    json: str | None,
+    evaluate: Evaluate,
+    jobs: int,
+    *,
+    write_bands: bool = False,
 ) -> NoReturn:
     """Predict the rows of the suites, show how far off that is, and exit by whether all could be."""
     with user_errors():
@@ -44,9 +54,17 @@ def show_validation(
         write_each(
             lambda: emit(_record(found, unmapped), json, _view(found, unmapped)),
             lambda: _report(found, unmapped, folder),
+            lambda: _write_bands(found) if write_bands else None,
         )
     failed = any(item.status == "error" for _, item in found.predictions)
     raise typer.Exit(PARTIAL if failed else OK)
+
+
+def _write_bands(found: Validation) -> None:
+    """Into the package itself: the file is generated and comes with it."""
+    with resources.as_file(resources.files("dse") / FILE) as file, writing("--write-bands", file):
+        write_text(file, bands_text(bands_of(item for _, item in found.predictions)))
+    typer.echo(f"bands: {file}", err=True)
 
 
 def list_suites() -> dict[str, str]:

@@ -366,10 +366,10 @@ def test_a_point_asked_for_in_other_units_comes_from_the_cache_as_it_was_asked_f
 def test_a_file_that_is_no_record_of_ours_is_named(command: str, tmp_path: Path) -> None:
     good, other, binary = (tmp_path / name for name in ("good.json", "other.json", "binary.json"))
     dse("run", "trn1", GEMM, "--json", str(good))
-    other.write_text(good.read_text().replace("accel-dse/record/2", "accel-dse/record/99"))
+    other.write_text(good.read_text().replace("accel-dse/record/3", "accel-dse/record/99"))
     binary.write_bytes(b"\xff\xfe\0\1")
     for file, text in (
-        (other, "got a record of schema 'accel-dse/record/99', want 'accel-dse/record/2'"),
+        (other, "got a record of schema 'accel-dse/record/99', want 'accel-dse/record/3'"),
         (binary, "got bytes that are not UTF-8 text"),
     ):
         arguments = (str(good), str(file)) if command == "diff" else (str(file),)

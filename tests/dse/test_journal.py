@@ -126,7 +126,7 @@ def test_a_last_line_that_no_kill_leaves_is_named_and_kept(tail: bytes, tmp_path
 
 def test_a_record_of_another_schema_is_refused_with_both_versions(tmp_path: Path) -> None:
     text = canonical_json(record("x"))
-    message = r"f.json: got a record of schema 'accel-dse/record/99', want 'accel-dse/record/2'"
+    message = r"f.json: got a record of schema 'accel-dse/record/99', want 'accel-dse/record/3'"
     other = text.replace(SCHEMA, "accel-dse/record/99")
     for changed in (other, other.replace('"seed":0', '"seeds":0')):
         with pytest.raises(ValueError, match=message):
