@@ -23,11 +23,13 @@ from dse.calibration.document import num_fitted
 from dse.measured import load_measured
 from dse.outputs import write_each, writing
 from dse.store import write_text
-from dse.terminal import OK, emit, user_errors
+from dse.terminal import OK, emit, fail, user_errors
 
 
 def show_calibration(measured: Path, request: Request, out: Path | None, json: str | None) -> NoReturn:
     """Fit, show constants and errors, and write the architecture."""
+    if out is not None and request.arch not in list_archs() and out.resolve() == Path(request.arch).resolve():
+        fail([f"--out {str(out)!r}: got the architecture itself, want another file: it extends that one"])
     with user_errors():
         rows = load_measured(measured)
         found = calibrate(rows, request, heard=lambda line: typer.echo(f"calibrate: {line}", err=True))

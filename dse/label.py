@@ -12,6 +12,8 @@ from dse.bands import CLASSES, Band, known_bands, workload_name
 from dse.result import AccuracyRecord, OpRecord, Record, busiest_engine, op_cost_ps
 from dse.roles import by_name
 
+MOSTLY = 0.5  # assumed: of the cost, so that what was measured speaks for the rest
+
 
 def label(record: Record, arch: ArchSpec) -> list[AccuracyRecord]:
     """One entry for the whole run where such runs were measured, then one a kind of op, the dearest first."""
@@ -32,14 +34,29 @@ def label(record: Record, arch: ArchSpec) -> list[AccuracyRecord]:
         if kind
     ]
     entries.sort(key=lambda entry: (-entry["share"], entry["op"]))
+    if arch.calibration is not None:  # what was seen with other constants is not the error of these
+        return entries
     return [*_whole(workload_name(asked["workload"]), names, entries), *entries]
+
+
+def expected_error(record: Record) -> float | None:
+    """Error to expect of a whole run: of such runs, else of its kinds of op by their share.
+
+    Null where most of the cost is of kinds without measured rows.
+    """
+    entries = record["accuracy"]
+    if entries and entries[0]["share"] == 1.0:
+        return entries[0]["error"]
+    known = [(entry["share"], entry["error"]) for entry in entries if entry["error"] is not None]
+    share = sum(share for share, _ in known)
+    return sum(share * error for share, error in known) / share if share > MOSTLY else None
 
 
 def _entry(kind: str, share: float, origin: Origin, names: Sequence[str], arch: ArchSpec) -> AccuracyRecord:
     fitted = arch.calibration
     if fitted is not None and kind in fitted.ops:
         error = fitted.unseen_error_pct / 100
-        return _record(kind, share, origin, error, fitted.rows, f"{names[0]}, rows of its calibration")
+        return _record(kind, share, origin, error, fitted.rows, f"{names[0]}, its calibration")
     nearest = (_nearest(names, {name}) for name in CLASSES.get(kind, (kind,)))
     return _of_band(kind, share, origin, next((band for band in nearest if band), None))
 

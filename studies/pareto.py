@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from typing_extensions import override
 
+from dse.label import expected_error
 from dse.pareto import pareto_front
 from dse.result import Record
 from dse.store import sram_bytes
@@ -25,6 +26,10 @@ DRAM_MM2_PER_GBPS = 0.040
 PROXY = (
     "cost proxy = 0.41 mm2/MB x on-chip memory + 650 um2 x array cells + 0.04 mm2 per GB/s of DRAM bandwidth "
     "(7 nm, one core; all constants are rough)"
+)
+BAND = (
+    "Bars: expected error, of measured rows of the same kinds of op; a point that the front beats by less is "
+    "a tie (column tie_with)."
 )
 MOST_PANELS = 4
 
@@ -61,13 +66,14 @@ class Pareto(Study):
                     "problem": failure(record),
                     "cost_proxy_mm2": _cost(record),
                     "latency_s": record["latency_s"] if record["latency_s"] is not None else np.nan,
+                    "expected_error": expected_error(record),
                 }
             )
-        table = pd.DataFrame(
-            rows, columns=["workload", "arch", "point", "problem", "cost_proxy_mm2", "latency_s"]
-        )
+        columns = ["workload", "arch", "point", "problem", "cost_proxy_mm2", "latency_s", "expected_error"]
+        table = pd.DataFrame(rows, columns=columns).astype({"expected_error": float})
         table["on_front"] = False
         table["same_as"] = ""
+        table["tie_with"] = ""
         for _, group in table.groupby("workload", sort=False):
             values = group[["cost_proxy_mm2", "latency_s"]].to_numpy()
             for member in pareto_front(values.tolist(), (False, False)):
@@ -75,12 +81,13 @@ class Pareto(Study):
                 table.loc[row, "on_front"] = True
                 if member.same_as != member.index:
                     table.loc[row, "same_as"] = str(group["point"].iloc[member.same_as])
+            _mark_ties(table, group.index)
         return table
 
     @override
     def figures(self, table: pd.DataFrame) -> list[StudyFigure]:
         workloads = list(dict.fromkeys(table["workload"]))
-        caption = f"Line: points that no other beats in both. Ticks at the bottom: no result. {PROXY}."
+        caption = f"Line: points that no other beats in both. Ticks at the bottom: no result. {BAND} {PROXY}."
         if len(workloads) > MOST_PANELS:
             caption += f" The first {MOST_PANELS} of {len(workloads)} workloads are drawn."
         shown = workloads[:MOST_PANELS] or [""]
@@ -93,6 +100,17 @@ class Pareto(Study):
         for axes in panels[len(shown) :]:
             axes.set_visible(False)
         return [StudyFigure(self.name, "Latency against cost", caption, figure, table)]
+
+
+def _mark_ties(table: pd.DataFrame, index: pd.Index) -> None:
+    """Points that the front beats by less than their expected error: which member, the fastest as cheap."""
+    group = table.loc[index]
+    front = group[group["on_front"]].sort_values(["latency_s", "cost_proxy_mm2"])
+    for row in group.index[~group["on_front"] & group["latency_s"].notna()]:
+        point = group.loc[row]
+        rivals = front[front["cost_proxy_mm2"] <= point["cost_proxy_mm2"]]
+        if len(rivals) and point["latency_s"] * (1 - point["expected_error"]) <= rivals["latency_s"].iloc[0]:
+            table.loc[row, "tie_with"] = str(rivals["point"].iloc[0])
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, workload: str, archs: list[str]) -> None:
@@ -110,6 +128,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, workload: str, archs: list[str]) -> N
         axes.scatter(
             group["cost_proxy_mm2"], y[group.index], s=28, zorder=3, color=ink, marker=shape, label=str(arch)
         )
+    known = good.dropna(subset=["expected_error"])
+    axes.errorbar(
+        known["cost_proxy_mm2"], y[known.index], yerr=known["expected_error"] * y[known.index],
+        fmt="none", ecolor=GREY, elinewidth=0.8, capsize=2, zorder=1,
+    )  # fmt: skip
     front = good[good["on_front"]].sort_values(["cost_proxy_mm2", "latency_s"])
     axes.step(front["cost_proxy_mm2"], y[front.index], where="post", color="black", linewidth=1, zorder=2)
     if len(bad):

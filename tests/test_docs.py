@@ -17,7 +17,7 @@ from workloads import build
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-OURS = ("my-core.yaml", "mine.py")  # files that a page tells the reader to write
+OURS = ("my-core.yaml", "mine.py", "mine.yaml")  # files that a page tells the reader to write
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 

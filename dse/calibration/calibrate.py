@@ -266,8 +266,10 @@ def _fit(system: _System, heard: Heard) -> tuple[_Solution, dict[str, str]]:
     x = np.zeros(len(system.constants))
     system, kept, left = _identified(system, x, fitting.REPEAT)
     if not kept:
-        wrong = [f"--fit {path}: {reason}; give rows that depend on it" for path, reason in left.items()]
-        raise SpaceError(wrong)
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in left.items())
+        raise SpaceError(
+            [f"rows: got none that identify a constant, want some that depend on one ({reasons})"]
+        )
     x, scatter, rounds, moved = x[kept], fitting.REPEAT, 0, np.inf
     tried = [(system, x, system.errors(x))]
     while rounds < ROUNDS and moved > SETTLED:

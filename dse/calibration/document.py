@@ -69,8 +69,8 @@ def _coverage(found: Calibration, source: str) -> list[str]:
     ranges = [
         (f"{name}_{end}", text)
         for name, values, show in (
-            ("time", cover.time_ps, lambda value: format_quantity(value, PICOSECONDS)),
-            ("dram_bytes", cover.dram_bytes, lambda value: format_quantity(value, BYTES)),
+            ("time", _outward(cover.time_ps), lambda value: format_quantity(value, PICOSECONDS)),
+            ("dram_bytes", _outward(cover.dram_bytes), lambda value: format_quantity(value, BYTES)),
             ("macs", cover.macs, str),
         )
         for end, text in zip(("min", "max"), map(show, values), strict=True)
@@ -84,3 +84,9 @@ def _coverage(found: Calibration, source: str) -> list[str]:
         *ranges,
     ]
     return ["calibration:  # dse run warns outside of this", *(f"  {key}: {text}" for key, text in lines)]
+
+
+def _outward(ends: tuple[int, int]) -> tuple[int, int]:
+    """A range with its ends at four digits, rounded so that nothing inside gets outside."""
+    low, high = (10 ** max(0, len(str(end)) - 4) for end in ends)
+    return ends[0] // low * low, -(-ends[1] // high) * high

@@ -114,7 +114,8 @@ def test_result_loads_extends_and_warns_outside_of_its_rows(found: Calibration, 
     inside = evaluate(Point(str(file), "gemm:m=1024,n=2048,k=2048"))
     assert inside["warnings"] == []
     outside = " ".join(evaluate(Point(str(file), "rmsnorm:rows=65536,cols=4096"))["warnings"])
-    assert "extrapolated: time" in outside
+    assert "extrapolated beyond the " in outside
+    assert "time " in outside
     assert "ops rms-norm are in no row" in outside
     documented = evaluate(Point("trn1", "rmsnorm:rows=65536,cols=4096"))
     assert not any("extrapolated" in line for line in documented["warnings"])
@@ -257,6 +258,30 @@ def test_wrong_input_is_one_line_and_exit_2(
     problems = [line for line in errors.splitlines() if line.startswith("error: ")]
     assert len(problems) == 1, errors
     assert wanted in problems[0]
+
+
+def test_rows_that_say_nothing_of_a_constant(rows: list[Measured]) -> None:
+    with pytest.raises(SpaceError, match=r"got none that identify .*memories.hbm.sustained: no row depends"):
+        calibrate(rows[::4], Request("trn1", ("memories.dram.sustained",), None))
+
+
+def test_the_architecture_is_not_written_over(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\nextends: trn1\n")
+    code, _, errors = dse("calibrate", csv(tmp_path, TINY), str(mine), "-o", str(mine))
+    assert (code, mine.read_text()) == (2, "name: mine\nextends: trn1\n")
+    assert "got the architecture itself" in errors
+
+
+def test_a_file_of_ones_own_takes_rows_of_what_it_extends(rows: list[Measured], tmp_path: Path) -> None:
+    mine, out = tmp_path / "mine.yaml", tmp_path / "sub" / "fitted.yaml"
+    mine.write_text("name: mine\nextends: trn1\n")
+    out.parent.mkdir()
+    file = csv(tmp_path, lines_of(rows[::4]))
+    code, _, _ = dse("calibrate", file, str(mine), "--fit", "launch_overhead", "-o", str(out), "-j", "1")
+    assert code == 0
+    assert "extends: ../mine.yaml" in out.read_text()
+    assert load_arch(str(out)).launch_overhead > 13 * 10**6
 
 
 def test_a_wrong_column_is_named(tmp_path: Path) -> None:

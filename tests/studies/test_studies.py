@@ -98,6 +98,18 @@ def test_the_cost_proxy_by_hand_and_the_front_of_a_tie() -> None:
     assert table["cost_proxy_mm2"].iloc[0] == pytest.approx(by_hand)
 
 
+def test_what_the_front_beats_by_less_than_the_expected_error_is_a_tie() -> None:
+    records = [good(1000), good(1050), good(1200), good(1060)]
+    for record, error in zip(records, (0.1, 0.1, 0.1, None), strict=True):
+        record["accuracy"] = [
+            {"op": "linear", "share": 1.0, "constants": "assumed", "error": error, "rows": 3, "on": "x"}
+        ]
+    table = Pareto().table(records)
+    first = table["point"].iloc[0]
+    assert table["tie_with"].tolist() == ["", first, "", ""]
+    assert table["expected_error"].iloc[:3].tolist() == [0.1, 0.1, 0.1]
+
+
 def test_more_bandwidth_is_not_free() -> None:
     slow, fast = good(1000), good(900)
     fast["memory"]["hbm"]["bandwidth_bytes_per_s"] = 800 * 10**9
