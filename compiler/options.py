@@ -29,6 +29,7 @@ class CompileOptions:
         "fuse-norm",
         "fuse-gate",
         "fuse-epilogue",
+        "fuse-elementwise",
         "split-contraction",
     )
     double_buffer: bool = True  # False: one slot for every tile, no overlap of transfer and compute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from arch_configs.spec import ArchSpec
@@ -11,22 +11,14 @@ from compiler.ir.dtype import dtype_bytes
 from compiler.ir.graph import Node, TensorType
 from compiler.isa import Access
 from compiler.kernels.columns import is_column, with_column
+from compiler.kernels.group_plan import scalar_function
 from compiler.kernels.site import Port, Site
-from compiler.kernels.strips import LONG_RUN, blocked, regular, strip_block, strips, tile_counts
+from compiler.kernels.strips import LONG_RUN, Strip, blocked, regular, strip_block, strips, tile_counts
 from compiler.kernels.views import plain, pointwise, spread_to
 from compiler.kernels.wants import PLAIN, Anything, Kernel, Same, Want, always, plain_wants
 from compiler.ops.base import Op
 from compiler.ops.elementwise import Binary, Opaque, Scalar, Unary, repeats_rows
 
-COMMUTES = ("add", "mul", "max", "min", "equal", "not_equal")
-SWAPPED = {  # `value func x` as `x func' value`
-    "sub": "rsub",
-    "div": "rdiv",
-    "less": "greater",
-    "greater": "less",
-    "less_equal": "greater_equal",
-    "greater_equal": "less_equal",
-}
 SHORT = 64  # columns up to which one instruction over many blocks beats one a block; assumed
 
 
@@ -50,10 +42,10 @@ def unary(b: Builder, site: Site) -> None:
     """Lower `Unary`, `Scalar`, `Cast` and `Opaque`."""
     x, out = site.inputs[0], site.outputs[0]
     if not (x.tensor.is_dense and out.tensor.is_dense):
-        for target, source in zip(regular(out), regular(x), strict=True):
-            pointwise(b, site, target, [source], lambda y, t: _apply(b, site.op, y, t[0]))
+        for to, view in zip(regular(out), regular(x), strict=True):
+            pointwise(b, site, to, [view], lambda y, t: apply(b, site.op, y, t[0]))
         return
-    for source, target in _strip_pairs(site, (x, out)):
+    for source, target in strip_pairs(site, (x, out)):
         size = dtype_bytes(x.type.dtype) + dtype_bytes(out.type.dtype)
         for t in b.tiles(source.length, strip_block(site, source.length, size), "e"):
             tile = b.scratch((source.partitions, t.size), x.type.dtype, slots=site.slots, name="x")
@@ -64,12 +56,12 @@ def unary(b: Builder, site: Site) -> None:
                 name="y",
             )
             b.dma(tile[:], source(t.start, t.size), "input")
-            _apply(b, site.op, y[:], tile[:])
+            apply(b, site.op, y[:], tile[:])
             with b.stage(1):
                 b.dma(target(t.start, t.size), y[:], "output")
 
 
-def _apply(b: Builder, op: Op, y: Access, x: Access) -> None:
+def apply(b: Builder, op: Op, y: Access, x: Access) -> None:
     """The instructions of one tile."""
     if isinstance(op, Unary):
         b.activate(y, x, op.func)
@@ -83,10 +75,9 @@ def _apply(b: Builder, op: Op, y: Access, x: Access) -> None:
 
 
 def _apply_scalar(b: Builder, op: Scalar, y: Access, x: Access) -> None:
-    if not op.swapped or op.func in COMMUTES:
-        b.tensor_scalar(y, x, op.func, op.value)
-    elif op.func in SWAPPED:
-        b.tensor_scalar(y, x, SWAPPED[op.func], op.value)
+    func = scalar_function(op)
+    if func:
+        b.tensor_scalar(y, x, func, op.value)
     else:  # no instruction takes its operands the other way round
         left = b.scratch((x.partitions, *(size for _, size in x.dims)), x.dtype, name="value")
         b.memset(left[:], op.value)
@@ -114,7 +105,8 @@ def binary(b: Builder, site: Site) -> None:
         _by_rows(b, site)
 
 
-def _strip_pairs(site: Site, ports: tuple[Port, ...]) -> zip:  # type: ignore[type-arg]
+def strip_pairs(site: Site, ports: tuple[Port, ...]) -> Iterator[tuple[Strip, ...]]:
+    """The strips of several values, one with another."""
     partitions = site.arch.partitions(site.arch.scratchpad)
     return zip(*(strips(port, partitions) for port in ports), strict=True)
 
@@ -128,7 +120,7 @@ def _alike(b: Builder, site: Site) -> None:
     """Both operands have the same shape: which element is which does not matter."""
     lhs, rhs, out = *site.inputs, site.outputs[0]
     size = sum(dtype_bytes(port.type.dtype) for port in (lhs, rhs, out))
-    for left, right, target in _strip_pairs(site, (lhs, rhs, out)):
+    for left, right, target in strip_pairs(site, (lhs, rhs, out)):
         for t in b.tiles(left.length, strip_block(site, left.length, size), "e"):
             dims = (left.partitions, t.size)
             x = b.scratch(dims, lhs.type.dtype, slots=site.slots, name="lhs")

@@ -12,7 +12,6 @@ from compiler.kernels.pixels import join_channels
 from compiler.kernels.site import Site
 from compiler.kernels.views import copy_view, layout_pairs, plain, pointwise, spread_to
 from compiler.kernels.wants import Anything, Kernel, Want, always, features_wants, plain_wants
-from compiler.ops.elementwise import Select
 from compiler.ops.positions import Update
 from compiler.ops.tensor import Concat, Expand, Pad, Permute, Reshape, Slice
 
@@ -97,21 +96,22 @@ def relayout(b: Builder, site: Site) -> None:
 
 
 def select(b: Builder, site: Site) -> None:
-    """Lower `Select` as `rhs + mask * (lhs - rhs)` with a mask of ones and zeros: operands must be finite."""
+    """Lower `Select`."""
     out = plain(site.outputs[0])
-    assert isinstance(site.op, Select)
+    ins = [spread_to(plain(port), out.shape) for port in site.inputs]
+    pointwise(b, site, out, ins, lambda y, t: blend(b, site, y, t))
 
-    def compute(y: Access, ins: Sequence[Access]) -> None:
-        cond, lhs, rhs = ins
-        sizes = (y.partitions, *(size for _, size in y.dims))
-        mask, rest = (b.scratch(sizes, "fp32", slots=site.slots, name=name) for name in ("mask", "rest"))
-        b.tensor_scalar(mask[:], cond, "not_equal", 0.0)
-        b.tensor_scalar(rest[:], mask[:], "multiply", -1.0, "add", 1.0)
-        b.tensor_tensor(mask[:], mask[:], lhs, "multiply")
-        b.tensor_tensor(rest[:], rest[:], rhs, "multiply")
-        b.tensor_tensor(y, mask[:], rest[:], "add")
 
-    pointwise(b, site, out, [spread_to(plain(port), out.shape) for port in site.inputs], compute)
+def blend(b: Builder, site: Site, y: Access, ins: Sequence[Access]) -> None:
+    """`rhs + mask * (lhs - rhs)` with a mask of ones and zeros: operands must be finite."""
+    cond, lhs, rhs = ins
+    sizes = (y.partitions, *(size for _, size in y.dims))
+    mask, rest = (b.scratch(sizes, "fp32", slots=site.slots, name=name) for name in ("mask", "rest"))
+    b.tensor_scalar(mask[:], cond, "not_equal", 0.0)
+    b.tensor_scalar(rest[:], mask[:], "multiply", -1.0, "add", 1.0)
+    b.tensor_tensor(mask[:], mask[:], lhs, "multiply")
+    b.tensor_tensor(rest[:], rest[:], rhs, "multiply")
+    b.tensor_tensor(y, mask[:], rest[:], "add")
 
 
 MOVE = Kernel(plain_wants, move)

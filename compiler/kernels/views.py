@@ -21,6 +21,7 @@ from compiler.tensor import reshaped
 
 FEW = 16  # partitions below which another axis is worth cutting; assumed
 Compute = Callable[[Access, Sequence[Access]], None]  # writes the first operand from the others
+ComputeMany = Callable[[Sequence[Access], Sequence[Access]], None]  # the same with several results
 
 
 def plain(port: Port, shape: Sequence[int] | None = None) -> Tensor:
@@ -137,6 +138,15 @@ def _part(port: Port, block: int, first: int, partition: int, count: int, size: 
 
 
 @dataclass(frozen=True, slots=True)
+class _Job:
+    """What is done with the tiles of the views, of which results come first."""
+
+    outs: int
+    compute: ComputeMany
+    spare: int  # bytes an element of tiles that it makes
+
+
+@dataclass(frozen=True, slots=True)
 class _Axes:
     """Which axes of the views are on partitions, which are free, and which are looped over."""
 
@@ -148,12 +158,24 @@ class _Axes:
 
 def pointwise(b: Builder, site: Site, out: Tensor, ins: Sequence[Tensor], compute: Compute) -> None:
     """`compute` for all elements; views of one shape, inputs may have strides of 0."""
-    views = coalesce((out, *ins))
+    pointwise_many(b, site, (out,), ins, lambda ys, xs: compute(ys[0], xs))
+
+
+def pointwise_many(
+    b: Builder,
+    site: Site,
+    outs: Sequence[Tensor],
+    ins: Sequence[Tensor],
+    compute: ComputeMany,
+    spare: int = 0,
+) -> None:
+    """The same with several results; `compute` makes tiles of `spare` bytes an element of its own."""
+    views, job = coalesce((*outs, *ins)), _Job(len(outs), compute, spare)
     if len(views[0].shape) == 1:
         for part in _lines(views, site.arch.partitions(site.arch.scratchpad)):
-            _pointwise(b, site, part, compute)
+            _pointwise(b, site, part, job)
         return
-    _pointwise(b, site, views, compute)
+    _pointwise(b, site, views, job)
 
 
 def _lines(views: Sequence[Tensor], partitions: int) -> Iterator[list[Tensor]]:
@@ -165,19 +187,19 @@ def _lines(views: Sequence[Tensor], partitions: int) -> Iterator[list[Tensor]]:
         yield [view.part(0, partitions * each, rest).split(0, 1) for view in views]
 
 
-def _pointwise(b: Builder, site: Site, views: list[Tensor], compute: Compute) -> None:
+def _pointwise(b: Builder, site: Site, views: list[Tensor], job: _Job) -> None:
     limit = site.arch.partitions(site.arch.scratchpad)
     views = _with_partitions(views, limit)
     axes, shape = _choose(views[0].shape, limit), views[0].shape
-    size = sum(dtype_bytes(view.dtype) for view in views)
-    room = max(1, (site.room // site.slots - 64 * len(views)) // size)
+    size = sum(dtype_bytes(view.dtype) for view in views) + job.spare
+    room = max(1, (site.room // site.slots - 64 * (len(views) + job.spare)) // size)
     run = min(shape[axes.run], room, max(1, LONG_RUN // dtype_bytes(views[0].dtype)))
     middle = 1 if axes.middle is None else max(1, min(shape[axes.middle], room // run, LONG_RUN // run))
     for at in _points(b, [shape[i] for i in axes.outer]):
         for p in b.tiles(shape[axes.partition], min(limit, shape[axes.partition]), "p"):
             for q in b.tiles(1 if axes.middle is None else shape[axes.middle], middle, "q"):
                 for r in b.tiles(shape[axes.run], run, "r"):
-                    _tile(b, site, [_cube(view, axes, at) for view in views], (p, q, r), compute)
+                    _tile(b, site, [_cube(view, axes, at) for view in views], (p, q, r), job)
 
 
 def _with_partitions(views: list[Tensor], limit: int) -> list[Tensor]:
@@ -205,10 +227,8 @@ def _cube(view: Tensor, axes: _Axes, at: Sequence[Affine]) -> Tensor:
     return _pick(view, axes.outer, at, (axes.partition, axes.middle, axes.run))
 
 
-def _tile(
-    b: Builder, site: Site, cubes: list[Tensor], where: tuple[Range, Range, Range], compute: Compute
-) -> None:
-    out, *ins = cubes
+def _tile(b: Builder, site: Site, cubes: list[Tensor], where: tuple[Range, Range, Range], job: _Job) -> None:
+    outs, ins = cubes[: job.outs], cubes[job.outs :]
     shape = tuple(r.size for r in where)
     operands = []
     for view in ins:
@@ -217,7 +237,8 @@ def _tile(
         b.dma(tile[:], view[tuple((r.start, n) for r, n in zip(where, sizes, strict=True))], "input")
         strides = tuple(0 if n == 1 else s for n, s in zip(sizes, tile.strides, strict=True))
         operands.append(replace(tile, shape=shape, strides=strides)[:])
-    y = b.scratch(shape, out.dtype, slots=site.slots, name="out")
-    compute(y[:], operands)
+    ys = [b.scratch(shape, out.dtype, slots=site.slots, name="out")[:] for out in outs]
+    job.compute(ys, operands)
     with b.stage(1):
-        b.dma(out[tuple((r.start, r.size) for r in where)], y[:], "output")
+        for out, y in zip(outs, ys, strict=True):
+            b.dma(out[tuple((r.start, r.size) for r in where)], y, "output")

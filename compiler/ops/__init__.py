@@ -6,6 +6,7 @@ from compiler.ops.attention import Attention, DecodeAttention, KvWrite
 from compiler.ops.base import Op
 from compiler.ops.conv import Conv2d, GlobalAvgPool, Pool2d
 from compiler.ops.elementwise import Binary, Cast, Opaque, Scalar, Select, Unary
+from compiler.ops.group import ElementwiseGroup
 from compiler.ops.image import ChannelAdd, GroupNorm, Pixels, Tokens, Upsample
 from compiler.ops.latent import CacheRows, HeadLinear, LatentAttention, LatentDecode, SharedKeyAttention
 from compiler.ops.matmul import Linear
@@ -60,6 +61,7 @@ OPS: dict[str, type[Op]] = {
         Cast,
         Select,
         Opaque,
+        ElementwiseGroup,
         Reshape,
         Permute,
         Slice,
@@ -107,6 +109,7 @@ __all__ = [
     "CumSum",
     "DecodeAttention",
     "Dispatch",
+    "ElementwiseGroup",
     "Embedding",
     "Expand",
     "GatedAdd",

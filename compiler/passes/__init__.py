@@ -6,6 +6,7 @@ from compiler.passes.absorb_latent import AbsorbLatent
 from compiler.passes.base import Pass, read_pass, run_pipeline
 from compiler.passes.canonicalize import Canonicalize
 from compiler.passes.dce import Dce
+from compiler.passes.fuse_elementwise import FuseElementwise
 from compiler.passes.fuse_epilogue import FuseEpilogue
 from compiler.passes.fuse_gate import FuseGate
 from compiler.passes.fuse_norm import FuseNorm
@@ -13,7 +14,16 @@ from compiler.passes.split_contraction import SplitContraction
 
 PASSES: dict[str, type[Pass]] = {
     step.name: step
-    for step in (Canonicalize, Dce, AbsorbLatent, FuseNorm, FuseGate, FuseEpilogue, SplitContraction)
+    for step in (
+        Canonicalize,
+        Dce,
+        AbsorbLatent,
+        FuseNorm,
+        FuseGate,
+        FuseEpilogue,
+        FuseElementwise,
+        SplitContraction,
+    )
 }
 
 

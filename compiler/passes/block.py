@@ -62,6 +62,11 @@ class Block:
         self.nodes[self.nodes.index(old)] = new
         self._index()
 
+    def put(self, nodes: tuple[Node | Repeat, ...]) -> None:
+        """Hold these nodes instead, in this order."""
+        self.nodes = list(nodes)
+        self._index()
+
     def remove(self, *nodes: Node) -> None:
         """Take nodes out."""
         self.nodes = [node for node in self.nodes if node not in nodes]

@@ -18,6 +18,7 @@ from compiler.ops import (
     Binary,
     Conv2d,
     DecodeAttention,
+    ElementwiseGroup,
     KvWrite,
     LayerNorm,
     Linear,
@@ -40,6 +41,9 @@ SMALL = {  # few cores with little memory, so that small ops are cut in many pie
     "memories.smem.capacity": "128 KiB",
     "memories.hbm.shared_by": "5",
 }
+GROUP = ElementwiseGroup(
+    2, (("scalar", (0,), ("mul", 0.5)), ("binary", (2, 1), ("add",)), ("unary", (3,), ("tanh",))), (4,)
+)
 OPS: Mapping[str, tuple[Op, tuple[Operand, ...]]] = {
     "linear": (Linear(), (((300, 200), "input"), ((200, 130), "weight"))),
     "linear-all": (
@@ -56,6 +60,9 @@ OPS: Mapping[str, tuple[Op, tuple[Operand, ...]]] = {
     "binary": (Binary("add"), (((70, 200), "input"), ((70, 200), "input"))),
     "binary-row": (Binary("mul"), (((70, 200), "input"), ((200,), "weight"))),
     "binary-column": (Binary("mul"), (((70, 200), "input"), ((70, 1), "input"))),
+    "group": (GROUP, (((70, 200), "input"), ((70, 200), "input"))),
+    "group-row": (GROUP, (((70, 200), "input"), ((200,), "weight"))),
+    "group-column": (GROUP, (((70, 200), "input"), ((70, 1), "input"))),
     "softmax": (Softmax(), (((90, 70), "input"),)),
     "rms-norm": (RmsNorm(), (((90, 96), "input"), ((96,), "weight"))),
     "layer-norm": (LayerNorm(), (((90, 96), "input"), ((96,), "weight"), ((96,), "weight"))),

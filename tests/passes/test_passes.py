@@ -14,10 +14,12 @@ from compiler.ir.verify_graph import verify_graph
 from compiler.ops import (
     Binary,
     Conv2d,
+    ElementwiseGroup,
     KvWrite,
     LayerNorm,
     Linear,
     RmsNorm,
+    Scalar,
     TakeRows,
     Transpose2d,
     Unary,
@@ -25,7 +27,7 @@ from compiler.ops import (
 from compiler.passes import PASSES, Pass, parse_pass, run_pipeline
 from workloads.blocks import GraphBuilder
 
-ALL = ("canonicalize", "dce", "fuse-norm", "fuse-gate", "fuse-epilogue")
+ALL = ("canonicalize", "dce", "fuse-norm", "fuse-gate", "fuse-epilogue", "fuse-elementwise")
 MODELS = (
     "llama-tiny:prefill,batch=2,seq=7",
     "llama-tiny:decode,batch=2,context=5",
@@ -274,6 +276,42 @@ def test_fuse_epilogue_of_conv_adds_before_the_activation(arch):
     after = run(graph, arch, "fuse-epilogue")
     same(graph, after)
     assert ops(after) == [Conv2d(padding=1, bias=True, activation="relu", residual=True), Binary("add")]
+
+
+def test_fuse_elementwise_keeps_what_others_read_as_results(arch):
+    b = builder()
+    x, z = b.input("x", 4, 6), b.input("z", 4, 6)
+    shared = b.op("shared", Binary("add"), x, z)
+    inner = b.op("inner", Unary("exp"), shared)
+    other = b.op("other", Linear(), shared, b.weight("w", 6, 5))
+    graph = finish(b, b.op("y", Binary("mul"), inner, shared), other)
+    after = run(graph, arch, "fuse-elementwise")
+    same(graph, after)
+    assert [node.outputs for node in after.nodes] == [("shared", "y"), ("other",)]
+    assert len(after.nodes[0].op.body) == 3
+    limited = run(graph, arch, "fuse-elementwise{max_ops=2}")
+    same(graph, limited)
+    assert len(limited.nodes) == 3
+    assert run(graph, arch, "fuse-elementwise{max_ops=0}") == graph
+
+
+def test_fuse_elementwise_makes_no_cycle(arch):
+    """What a product between two ops reads of the first and gives the second cannot be in one group."""
+    b = builder()
+    x = b.input("x", 4, 6)
+    first = b.op("first", Unary("exp"), x)
+    product = b.op("p", Linear(), first, b.weight("w", 6, 6))
+    graph = finish(b, b.op("y", Binary("mul"), first, product))
+    assert run(graph, arch, "fuse-elementwise") == graph
+
+
+def test_fuse_elementwise_leaves_other_shapes_and_rounded_comparisons(arch):
+    b = GraphBuilder("g", "bf16")
+    x = b.input("x", 4, 6)
+    wide = b.op("wide", Binary("add"), b.op("row", Unary("exp"), b.input("r", 6)), x)
+    graph = finish(b, b.op("y", Scalar("less", 0.5), wide))
+    after = run(graph, arch, "fuse-elementwise")
+    assert not any(isinstance(op, ElementwiseGroup) for op in ops(after))
 
 
 @pytest.mark.parametrize("name", PASSES)
