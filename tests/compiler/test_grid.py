@@ -24,6 +24,7 @@ from compiler.ops import (
     Linear,
     RmsNorm,
     Rope,
+    Select,
     Softmax,
     Unary,
 )
@@ -62,6 +63,9 @@ OPS: Mapping[str, tuple[Op, tuple[Operand, ...]]] = {
     "binary-column": (Binary("mul"), (((70, 200), "input"), ((70, 1), "input"))),
     "group": (GROUP, (((70, 200), "input"), ((70, 200), "input"))),
     "group-row": (GROUP, (((70, 200), "input"), ((200,), "weight"))),
+    "group-wide": (GROUP, (((3, 20000), "input"), ((1, 20000), "input"))),
+    "group-3d": (GROUP, (((3, 40, 500), "input"), ((1, 40, 500), "input"))),
+    "select-wide": (Select(), (((3, 20000), "input"), ((3, 20000), "input"), ((1, 20000), "input"))),
     "group-column": (GROUP, (((70, 200), "input"), ((70, 1), "input"))),
     "softmax": (Softmax(), (((90, 70), "input"),)),
     "rms-norm": (RmsNorm(), (((90, 96), "input"), ((96,), "weight"))),
